@@ -101,9 +101,7 @@ impl<'m, 's> Worker<'m, 's> {
         let prefixes = Prefixes::new(limits.prefix_bytes, rows.new_cache(0));
         let mut scheduler = Scheduler::new(limits, cost, records);
         let is_cuda = fast::form(Op::Attention).is_ok_and(|form| form == Form::Cuda);
-        let mut experience = Experience::take(model);
         if is_cuda {
-            experience.costs.leave_out(2);
             scheduler = scheduler.gathering().rounding();
             rows = rows.padding();
         }
@@ -117,7 +115,7 @@ impl<'m, 's> Worker<'m, 's> {
             forwards: 0,
             preemptions: 0,
             masks: Default::default(),
-            experience,
+            experience: Experience::take(model),
             passes: Arc::default(),
             step_end: None,
             drafter,

@@ -4,8 +4,7 @@
 //! noise makes steps slower and never faster, and the first steps of a process are slow. Before the first measurement it
 //! is modelled by a straight line from the plain step through the widest measured step below, and the first measurements
 //! move it from that line to their quartile: a single slow step does not rule out its width. Computed drafts and drafts
-//! from a row's own text have separate times, because computing takes time, too. A round of computed drafts has a cost
-//! that does not depend on their length, so the next longer ones are expected to add half as much as that line says.
+//! from a row's own text have separate times, because computing takes time, too.
 //!
 //! Other programs make the machine slower for minutes, in which only some sizes are measured. So a time is stored
 //! relative to the machine's pace: the lower quartile, over the last steps, of a step's time divided by the usual time of
@@ -67,16 +66,12 @@ pub(crate) struct Costs {
     pace: VecDeque<f64>,
     /// Steps that were measured.
     steps: usize,
-    /// The first steps of each size whose times do not count.
-    unusual: usize,
 }
 
 /// The times of one size, in seconds at the usual pace.
 #[derive(Clone, Debug, Default)]
 struct Times {
     last: VecDeque<f64>,
-    /// The first steps of this size that were left out.
-    unusual: usize,
     /// The number of measured steps when the latest time was measured.
     step: usize,
 }
@@ -129,12 +124,6 @@ impl Offer {
 }
 
 impl Costs {
-    /// The times of the first `steps` of each size do not count: on CUDA they are evaluated and captured, and
-    /// only later ones are launched.
-    pub(crate) fn leave_out(&mut self, steps: usize) {
-        self.unusual = steps;
-    }
-
     /// Records the time of a step of `rows` rows, the widest of `width` tokens.
     pub(crate) fn learn(&mut self, rows: usize, width: usize, origin: DraftOrigin, seconds: f64) {
         self.steps += 1;
@@ -144,10 +133,6 @@ impl Costs {
             origin
         };
         let times = self.times.entry((rows, width, origin)).or_default();
-        if times.unusual < self.unusual {
-            times.unusual += 1;
-            return;
-        }
         if self.steps - times.step >= STALE {
             times.last.clear();
         }
@@ -263,12 +248,7 @@ impl Costs {
                 true => self.guess(rows, known, origin, plain),
                 false => self.of(rows, known, origin),
             };
-            let seconds = seconds?;
-            let each = (seconds - plain) / (known - 1) as f64;
-            // A part of what computed drafts cost is the same for each length.
-            if known + 1 == width && origin == DraftOrigin::Model && measured.is_none() {
-                return Some(seconds + each / 2.0);
-            }
+            let each = (seconds? - plain) / (known - 1) as f64;
             Some(plain + each * (width - 1) as f64)
         });
         let (Some(measured), Some(modelled)) = (measured, modelled) else {

@@ -161,46 +161,6 @@ fn drafts_that_almost_pay_are_tried() {
     assert_eq!(one(&costs, offer(1, 0.5)), 1);
 }
 
-/// One computed draft costs as much as two, as on a GPU: the second one is tried although the first does not pay.
-#[test]
-fn a_round_of_computed_drafts_has_a_fixed_cost() {
-    let drawn = |most| Offer {
-        origin: DraftOrigin::Model,
-        ..offer(most, 0.8)
-    };
-    let mut costs = costs(1, &[1.27]);
-    for _ in 0..TRIED {
-        costs.learn(1, 2, DraftOrigin::Model, 2.32);
-    }
-    assert_eq!(one(&costs, drawn(1)), 0);
-    for tries in 0..TRIED {
-        assert_eq!(one(&costs, drawn(2)), 2, "{tries}");
-        costs.learn(1, 3, DraftOrigin::Model, 2.33);
-    }
-    assert_eq!(one(&costs, drawn(2)), 2);
-    // The third is tried too, and is no gain.
-    assert_eq!(one(&costs, drawn(3)), 3);
-    costs.learn(1, 4, DraftOrigin::Model, 2.86);
-    assert_eq!(one(&costs, drawn(3)), 2);
-}
-
-/// The first two steps of a size are slow: they are captured.
-#[test]
-fn steps_that_are_left_out_say_nothing() {
-    let drawn = Offer {
-        origin: DraftOrigin::Model,
-        ..offer(1, 0.8)
-    };
-    let mut costs = costs(1, &[1.0]);
-    costs.leave_out(2);
-    for seconds in [30.0, 20.0, 1.2, 1.2, 1.2] {
-        assert_eq!(one(&costs, drawn), 1);
-        costs.learn(1, 2, DraftOrigin::Model, seconds);
-    }
-    assert_eq!(costs.of(1, 2, DraftOrigin::Model), Some(1.2));
-    assert_eq!(one(&costs, drawn), 1);
-}
-
 /// A row continues to draft after one slow step, and stops after three.
 #[test]
 fn one_slow_step_says_little() {
