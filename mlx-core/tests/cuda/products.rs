@@ -58,7 +58,9 @@ fn a_row_is_the_same_in_every_batch() -> Result<()> {
             let most = if off { 600 } else { 128 };
             let x = noise(1, &[most, k], DType::BF16)?;
             let all = fast::linear_many(&x, &[w.matrix(), w.matrix()])?.remove(0);
-            for m in [1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 65, 96, 125, 200, 297, 560] {
+            for m in [
+                1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 65, 96, 125, 200, 297, 560,
+            ] {
                 if m + 3 > most {
                     break;
                 }
