@@ -8,13 +8,6 @@
 
 namespace mlxrs::cuda {
 
-// Whether the architecture that is compiled for has these operations.
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-constexpr bool has_groups = true;
-#else
-constexpr bool has_groups = false;
-#endif
-
 // A place in shared memory as the instructions expect it.
 __device__ inline uint32_t shared_address(const void* at) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(at));

@@ -184,6 +184,8 @@ inline const char* name_of(mx::Dtype dtype) {
   return dtype == mx::bfloat16 ? "bf16" : dtype == mx::float16 ? "f16" : "f32";
 }
 
+// Whether there is such a kernel for the stream's device: some use instructions of one architecture, which a build may lack.
+bool has_kernel(mx::Stream s, const char* module, const char* kernel);
 // Whether the stream's device can run our kernels.
 bool runs_kernels(mx::Stream s);
 // The same, unless MLX_CUDA_KERNELS=off.

@@ -24,26 +24,43 @@ const Embedded& find_embedded(const char* name) {
 struct Loaded {
   std::unordered_map<std::string, CUmodule> modules;
   std::unordered_map<std::string, CUfunction> kernels;
+  // The answers of has_kernel.
+  std::unordered_map<std::string, bool> has;
+
+  CUmodule module(const char* name) {
+    auto& loaded = modules[name];
+    if (loaded == nullptr) {
+      check(Driver::get().load_module(&loaded, find_embedded(name).begin), name);
+    }
+    return loaded;
+  }
+};
+
+// Those of all devices, for the caller alone while it holds the lock.
+struct Devices {
+  std::mutex guard;
+  std::unordered_map<int, Loaded> all;
+
+  static Devices& get() {
+    static auto* devices = new Devices;
+    return *devices;
+  }
 };
 
 } // namespace
 
 CUfunction Launch::find(const char* module, const std::string& kernel, unsigned shared) {
-  static std::mutex guard;
-  static auto* devices = new std::unordered_map<int, Loaded>;
-  std::lock_guard lock(guard);
-  auto& [modules, kernels] = (*devices)[stream_.device.index];
+  auto& devices = Devices::get();
+  std::lock_guard lock(devices.guard);
+  auto& loaded = devices.all[stream_.device.index];
+  auto& kernels = loaded.kernels;
   auto found = kernels.find(kernel);
   if (found != kernels.end()) {
     return found->second;
   }
   const auto& driver = Driver::get();
-  auto& loaded = modules[module];
-  if (loaded == nullptr) {
-    check(driver.load_module(&loaded, find_embedded(module).begin), module);
-  }
   CUfunction function = nullptr;
-  check(driver.get_function(&function, loaded, kernel.c_str()), kernel.c_str());
+  check(driver.get_function(&function, loaded.module(module), kernel.c_str()), kernel.c_str());
   if (shared > small_shared) {
     // All launches of a kernel use the same amount.
     auto most = static_cast<int>(shared);
@@ -51,6 +68,18 @@ CUfunction Launch::find(const char* module, const std::string& kernel, unsigned 
   }
   kernels.emplace(kernel, function);
   return function;
+}
+
+bool has_kernel(mx::Stream s, const char* module, const char* kernel) {
+  auto& devices = Devices::get();
+  std::lock_guard lock(devices.guard);
+  auto& loaded = devices.all[s.device.index];
+  auto [has, is_new] = loaded.has.try_emplace(kernel);
+  if (is_new) {
+    CUfunction function = nullptr;
+    has->second = Driver::get().get_function(&function, loaded.module(module), kernel) == CUDA_SUCCESS;
+  }
+  return has->second;
 }
 
 bool runs_kernels(mx::Stream s) {

@@ -281,9 +281,7 @@ impl Bench<'_> {
                 continue;
             }
             let start = sides::ours(&self.programs.session, &case.folder(&self.work)?);
-            let mut command = start();
-            command.env(correct::EXACT.0, correct::EXACT.1);
-            let mut session = Session::start("ours", command)?;
+            let mut session = Session::start("ours", start())?;
             checks.extend(independent::checks(
                 &case.name(),
                 &mut session,

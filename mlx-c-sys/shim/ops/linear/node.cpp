@@ -101,15 +101,19 @@ class PackedLinear : public Product {
 } // namespace
 
 bool is_for_cublas(const mx::array& x, bool is_packed, mx::Stream s) {
-  static const bool wanted = is_on("MLX_CUDA_CUBLAS");
-  if (!wanted || s.device != mx::Device::gpu) {
+  constexpr const char* name = "MLX_CUDA_CUBLAS";
+  static const bool allowed = is_on(name), asked = allowed && !setting(name).empty();
+  if (!allowed || s.device != mx::Device::gpu) {
     return false;
   }
   size_t most = 128;
 #ifdef MLXRS_CUDA
-  // cuBLAS needs unpacked matrices, and unpacking takes as long as some hundred rows.
-  if (is_packed && multiplies_by_groups(s)) {
-    most = 256;
+  if (multiplies_by_groups(s)) {
+    if (!asked) {
+      return false;
+    }
+    // cuBLAS needs unpacked matrices, and unpacking takes as long as some hundred rows.
+    most = is_packed ? 256 : most;
   }
 #endif
   return x.size() / std::max(1, x.shape(-1)) > most;

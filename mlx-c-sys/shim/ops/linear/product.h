@@ -147,7 +147,8 @@ struct Kind {
   bool operator==(const Kind&) const = default;
 };
 // Whether cuBLAS multiplies x with matrices that are dense or packed, which is faster with many rows of x. The last bits of a
-// row then depend on the number of rows. MLX_CUDA_CUBLAS=off selects our kernels instead.
+// row then depend on the number of rows. On Hopper, whose kernels are not much slower, it does so only with
+// MLX_CUDA_CUBLAS=on; elsewhere MLX_CUDA_CUBLAS=off selects our kernels.
 bool is_for_cublas(const mx::array& x, bool is_packed, mx::Stream s);
 // Returns nothing for operands that our kernels do not support.
 std::optional<Kind> kind_of(const mx::array& x, const Parts& w, mx::Stream s);

@@ -67,7 +67,7 @@ pub fn failed(checks: &[Check]) -> Vec<&str> {
     failed.map(|check| check.what.as_str()).collect()
 }
 
-/// The setting with which prompts too give rows that are the same to the bit (docs/design/cuda.md).
+/// The setting with which products of all sizes give rows that are the same to the bit on every GPU (docs/design/cuda.md).
 pub const EXACT: (&str, &str) = ("MLX_CUDA_CUBLAS", "off");
 
 /// A test program that runs next to other checks: one process for each of its modules.

@@ -373,19 +373,21 @@ __device__ void batch_products(const LinearArgs& a, const Tiles& tiles) {
     wait_for_cluster();
   }
 }
-#else
-template <class T, class Codes, int Rows, int Parts>
-__device__ void batch_products(const LinearArgs&, const Tiles&) {}
 #endif
 
 } // namespace mlxrs::cuda
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define MLXRS_BATCH(NAME, T, CODES, ROWS, PARTS)                                                                          \
   extern "C" __global__ void __launch_bounds__(mlxrs::cuda::batch_threads(mlxrs::cuda::CODES::is_packed), 1)              \
       NAME##_batch_##ROWS##_##PARTS(                                                                                      \
           const __grid_constant__ mlxrs::cuda::LinearArgs a, const __grid_constant__ mlxrs::cuda::Tiles tiles) {          \
     mlxrs::cuda::batch_products<mlxrs::cuda::T, mlxrs::cuda::CODES, ROWS, PARTS>(a, tiles);                               \
   }
+#else
+// Other architectures have no kernel of this name, which the host asks for (multiplies_by_groups).
+#define MLXRS_BATCH(NAME, T, CODES, ROWS, PARTS)
+#endif
 // The kernels of a coding. product.cpp chooses among them.
 #define MLXRS_BATCHES(NAME, T, ...)                   \
   namespace mlxrs::cuda { using NAME = __VA_ARGS__; } \

@@ -221,7 +221,8 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
 } // namespace
 
 bool multiplies_by_groups(mx::Stream s) {
-  return mx::cu::device(s.device).compute_capability_major() == 9;
+  return mx::cu::device(s.device).compute_capability_major() == 9 &&
+      cuda::has_kernel(s, "linear/batch_usual_bf16", "dense_bf16_batch_64_1");
 }
 
 void products_on_cuda(const ProductOperands& of, const NormOperands* norm, Arrays& out, mx::Stream s) {
