@@ -32,6 +32,8 @@ const CASES: [&str; 14] = [
 
 /// Other prompts, and the order of sums of other processors, change a quotient by about a tenth.
 const BOUND: f64 = 1.2;
+/// The same without our CPU kernels.
+const PLAIN_BOUND: f64 = 1.4;
 
 struct Prompts {
     count: u64,
@@ -151,9 +153,12 @@ fn bf16_is_as_far_from_f32_as_in_transformers() {
         Some(out) => std::fs::write(out, Value::Object(ours).to_string()).unwrap(),
         None => {
             assert_eq!(found.len(), CASES.len());
+            // MLX's own operations round more often.
+            let is_off = std::env::var("MLX_CPU_KERNELS").as_deref() == Ok("off");
+            let bound = if is_off { PLAIN_BOUND } else { BOUND };
             let further: Vec<_> = found
                 .iter()
-                .filter(|(quotient, _)| *quotient > BOUND)
+                .filter(|(quotient, _)| *quotient > bound)
                 .collect();
             assert!(further.is_empty(), "further than transformers: {further:?}");
         }
