@@ -66,6 +66,7 @@ fn config(c: &Config) -> Result<DecoderConfig> {
 fn of_windows(c: &Config, config: &DecoderConfig) -> Result<AttentionPlan> {
     let full = &config.attention;
     let own = |key: &str, usual: i32| match c.value(key) {
+        None => Ok(usual),
         Some(serde_json::Value::Number(number)) if number.as_i64() == Some(0) => Ok(usual),
         _ => c.size(key, Some(usual)),
     };
