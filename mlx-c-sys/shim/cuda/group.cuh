@@ -1,11 +1,12 @@
-// Hopper's asynchronous operations: barriers in shared memory, bulk copies to it, and products of warp groups. Other
-// architectures have none of them; their kernels must not call these functions.
+// Hopper's asynchronous operations: barriers in shared memory, bulk copies to it, and products of warp groups. Only sm_90a
+// has all of them, so no other architecture has these functions.
 #pragma once
 
 #include <cuda.h>
 
 #include "cuda/device.cuh"
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 namespace mlxrs::cuda {
 
 // A place in shared memory as the instructions expect it.
@@ -20,46 +21,36 @@ __device__ inline void start_barrier(uint32_t barrier, int count) {
 }
 // Makes barriers that were started visible to copies. The block must synchronise after it.
 __device__ inline void publish_barriers() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
 }
 __device__ inline void arrive(uint32_t barrier) {
   asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared::cta.b64 state, [%0];\n\t}" ::"r"(barrier) : "memory");
 }
 // Arrives, and expects copies of that many bytes in this phase.
 __device__ inline void arrive_and_expect(uint32_t barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-#endif
 }
 // Waits for the end of the current phase of this parity.
 __device__ inline void wait_for(uint32_t barrier, int parity) {
-#if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n\t.reg .pred ended;\n\twaiting:\n\tmbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n\t@!ended bra "
       "waiting;\n\t}" ::"r"(barrier),
       "r"(parity)
       : "memory");
-#endif
 }
 
 // Copies `bytes` adjacent bytes to shared memory, both at multiples of 16. The barrier counts them.
 __device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
                "r"(bytes), "r"(barrier)
                : "memory");
-#endif
 }
 // Copies the tile of a matrix that begins at (row, column). Elements outside of the matrix are zeros.
 __device__ inline void copy_tile(uint32_t to, const CUtensorMap& matrix, int row, int column, uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
       "l"(&matrix), "r"(column), "r"(row), "r"(barrier)
       : "memory");
-#endif
 }
 
 // An operand b [16, n] of multiply_group in shared memory, as its columns [n, 16] in pieces of 8 rows of 16 bytes. The
@@ -78,7 +69,6 @@ __device__ void multiply_group(float (&c)[8][4], const uint32_t (&a)[4], uint64_
 template <class T>
 __device__ void multiply_group(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b);
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ inline void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -130,6 +120,6 @@ MLXRS_GROUPS(bf16, "bf16")
 MLXRS_GROUPS(f16, "f16")
 #undef MLXRS_GROUPS
 #undef MLXRS_FOUR
-#endif
 
 } // namespace mlxrs::cuda
+#endif

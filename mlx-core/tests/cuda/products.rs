@@ -55,7 +55,7 @@ fn a_row_is_the_same_in_every_batch() -> Result<()> {
             let w = Weights::new(2, n, k, DType::BF16, scheme)?;
             // More rows are computed by cuBLAS by default, except on Hopper.
             let off = std::env::var("MLX_CUDA_CUBLAS").as_deref() == Ok("off");
-            let most = if off { 600 } else { 128 };
+            let most = if off { 1200 } else { 128 };
             let x = noise(1, &[most, k], DType::BF16)?;
             let all = fast::linear_many(&x, &[w.matrix(), w.matrix()])?.remove(0);
             for m in [

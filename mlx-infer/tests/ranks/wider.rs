@@ -155,6 +155,11 @@ fn ids(answer: &Value) -> Value {
     ids
 }
 
+/// Flags of a server for a model, which is called `tiny`.
+fn tiny(model: &Path) -> [&str; 6] {
+    ["--model", path(model), "--name", "tiny", "--dtype", "f32"]
+}
+
 /// A copy of an adapter in the folder `to`.
 fn copy(name: &str, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
@@ -170,18 +175,8 @@ fn adapters_come_and_go_on_two_ranks() {
     copy("peft-qwen3", &folder.path().join("sport"));
     copy("dora-llama_tied", &folder.path().join("other"));
     let start = format!("news={}", path(&folder.path().join("sport")));
-    let flags = [
-        "--model",
-        path(&model),
-        "--name",
-        "tiny",
-        "--dtype",
-        "f32",
-        "--adapters-dir",
-        path(folder.path()),
-        "--adapter",
-        &start,
-    ];
+    let dirs = ["--adapters-dir", path(folder.path()), "--adapter", &start];
+    let flags = [&tiny(&model)[..], &dirs].concat();
     let load = |served: &Served, name: &str, path: &str| {
         let body = json!({"lora_name": name, "lora_path": path});
         answer(served, "/v1/load_lora_adapter", &body)
@@ -251,18 +246,9 @@ fn hits(served: &Served, tier: &str) -> u64 {
 fn prefixes_in_files_are_those_of_every_rank() {
     let (model, folder) = (testdata("models/qwen3"), tempfile::tempdir().unwrap());
     let dir = folder.path().join("prefixes");
-    let flags = [
-        "--model",
-        path(&model),
-        "--name",
-        "tiny",
-        "--dtype",
-        "f32",
-        "--prefix-dir",
-        path(&dir),
-    ];
+    let flags = [&tiny(&model)[..], &["--prefix-dir", path(&dir)]].concat();
     let ask = |served: &Served, n: usize| ids(&ok(served, "/v1/completions", &prompt("tiny", n)));
-    let alone = Served::with(&[], &flags[..6]);
+    let alone = Served::with(&[], &tiny(&model));
     let expected = [200, 150].map(|n| ask(&alone, n));
     drop(alone);
     let models = || {
@@ -306,7 +292,7 @@ fn prefixes_in_files_are_those_of_every_rank() {
 #[test]
 fn prefixes_in_the_memory_of_the_host_are_those_of_every_rank() {
     let model = testdata("models/falcon_alibi");
-    let flags = ["--model", path(&model), "--name", "tiny", "--dtype", "f32"];
+    let flags = tiny(&model);
     // Memory holds one prefix, so that the first comes back from the host.
     let with_host = [
         &flags[..],
@@ -326,7 +312,7 @@ fn prefixes_in_the_memory_of_the_host_are_those_of_every_rank() {
 
 /// Two drawn texts of a model, with and without drafts, alone and on two ranks.
 fn drafts_change_no_token(model: &Path, drafts: &[&str]) {
-    let flags = ["--model", path(model), "--name", "tiny", "--dtype", "f32"];
+    let flags = tiny(model);
     let ask =
         |served: &Served| [12, 40].map(|n| ids(&ok(served, "/v1/completions", &prompt("tiny", n))));
     let expected = ask(&Served::with(&[], &flags));

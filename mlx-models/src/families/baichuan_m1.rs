@@ -65,10 +65,10 @@ fn config(c: &Config) -> Result<DecoderConfig> {
 /// The attention of layers with a window. All heads of a layer have the width of a token together.
 fn of_windows(c: &Config, config: &DecoderConfig) -> Result<AttentionPlan> {
     let full = &config.attention;
+    // 0 and null mean those of the other layers.
     let own = |key: &str, usual: i32| match c.value(key) {
-        None => Ok(usual),
-        Some(serde_json::Value::Number(number)) if number.as_i64() == Some(0) => Ok(usual),
-        _ => c.size(key, Some(usual)),
+        Some(given) if given.as_i64() != Some(0) => c.size(key, Some(usual)),
+        _ => Ok(usual),
     };
     let heads = own("num_swa_attention_heads", full.heads)?;
     let kv_heads = own("num_swa_key_value_heads", full.kv_heads)?;

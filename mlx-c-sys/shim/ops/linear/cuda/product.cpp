@@ -38,6 +38,16 @@ int place(cuda::LinearArgs& args, int step, int rows = tile_rows) {
   return all;
 }
 
+// Whether the kernels of a coding are in the modules for codings that are used much.
+bool is_usual(const std::string& codes) {
+  return codes == "dense" || codes == "halves" || codes == "affine4" || codes == "affine8";
+}
+
+// The order in which words of x match those of a coding (Pairs in codes.cuh).
+std::string pairs_of(const std::string& codes) {
+  return codes == "affine4" ? "halves" : "adjacent";
+}
+
 // How the kernels of batch.cuh divide a product: `rows` rows of x a block, and the parts of the columns.
 struct BatchPlan {
   int rows, parts;
@@ -108,20 +118,13 @@ mx::array permuted(const mx::array& x, int m, int k, const std::string& pairs, i
   return y;
 }
 
-// Launches a kernel of batch.cuh. The arguments have permuted rows of x; `count` matrices and their results are known to the
-// launch.
+// Launches a kernel of batch.cuh. x in the arguments is permuted. The launch has read the matrices and writes their results.
 void run_batch(
     cuda::Launch& launch, cuda::LinearArgs args, const BatchPlan& plan, const std::string& codes, const std::string& type, bool is_packed) {
+  int all = place(args, cuda::tile_of_w / tile_rows);
   cuda::Tiles tiles{};
-  int64_t all = 0;
-  for (int i = 0; i < args.count; i++) {
-    auto& matrix = args.of[i];
-    int own = static_cast<int>(cuda::blocks_of(matrix.n, cuda::tile_of_w)) * (cuda::tile_of_w / tile_rows);
-    all = args.gate >= 0 ? own : all + own;
-    matrix.tiles = static_cast<int>(all);
-    if (is_packed) {
-      continue;
-    }
+  for (int i = 0; i < args.count && !is_packed; i++) {
+    const auto& matrix = args.of[i];
     cuuint64_t shape[] = {static_cast<cuuint64_t>(args.k), static_cast<cuuint64_t>(matrix.n)}, row_bytes = 2 * shape[0];
     cuuint32_t box[] = {cuda::columns_of_copy, cuda::tile_of_w}, steps[] = {1, 1};
     cuda::check(
@@ -136,8 +139,7 @@ void run_batch(
   if (plan.parts > 1) {
     launch.use_clusters(plan.parts);
   }
-  bool is_usual = codes == "affine4" || codes == "affine8" || !is_packed;
-  auto module = std::string(is_usual ? "linear/batch_usual_" : "linear/batch_rare_") + type;
+  auto module = std::string(is_usual(codes) ? "linear/batch_usual_" : "linear/batch_rare_") + type;
   auto kernel = codes + "_" + type + "_batch_" + std::to_string(plan.rows) + "_" + std::to_string(plan.parts);
   launch.run_with(
       cuda::batch_shared(is_packed, plan.rows, plan.parts), module.c_str(), kernel, grid, cuda::batch_threads(is_packed), args, tiles);
@@ -155,7 +157,7 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
   int64_t slice = expands ? std::max<int64_t>(slice_bytes / (row_bytes * given.count) / 128 * 128, 128) : rows;
   slice = std::min(slice, (rows + 127) / 128 * 128);
   auto expanded = cuda::scratch(expands ? slice * row_bytes * given.count : 4, s);
-  auto pairs = std::string(codes == "affine4" ? "halves" : "adjacent");
+  auto pairs = pairs_of(codes);
   // Hopper's warp groups are three to four times as fast.
   BatchPlan plan{128, 1};
   std::optional<mx::array> x_of_groups;
@@ -186,6 +188,8 @@ void many_products(const cuda::LinearArgs& given, const std::string& codes, cons
       args.of[args.count++] = matrix;
     }
     if (x_of_groups) {
+      // The kernel before this one writes the weights.
+      args.early = false;
       cuda::Launch launch(s);
       args.x = launch.read(*x_of_groups);
       launch.keep(*x_of_groups);
@@ -230,7 +234,6 @@ void products_on_cuda(const ProductOperands& of, const NormOperands* norm, Array
   int count = static_cast<int>(of.matrices.size()), k = of.x.shape(-1), m = static_cast<int>(of.x.size() / k);
   auto type = std::string(cuda::name_of(of.x.dtype()));
   auto codes = codes_on_cuda(of.packing, is_packed);
-  bool is_usual = codes == "affine4" || codes == "affine8" || codes == "dense";
   int64_t rows = 0;
   for (const auto& matrix : of.matrices) {
     rows += matrix[0].shape(0);
@@ -252,11 +255,11 @@ void products_on_cuda(const ProductOperands& of, const NormOperands* norm, Array
   }
   // The result of a norm that the kernel computes is dense.
   auto x = norm != nullptr ? of.x : cuda::dense(of.x, s);
-  // With more rows the unpacked weights are worth their time.
-  constexpr int most_unpacked_by_batch = 1024;
-  auto plan = is_packed && m > most_unpacked_by_batch ? std::nullopt : batch_plan(of, is_packed, m, k, s);
+  // For more rows it is faster to unpack the weights to memory once.
+  constexpr int most_rows_of_packed = 1024;
+  auto plan = is_packed && m > most_rows_of_packed ? std::nullopt : batch_plan(of, is_packed, m, k, s);
   if (plan) {
-    x = permuted(x, m, k, codes == "affine4" ? "halves" : "adjacent", plan->rows, s);
+    x = permuted(x, m, k, pairs_of(codes), plan->rows, s);
   }
 
   cuda::Launch launch(s);
@@ -300,7 +303,7 @@ void products_on_cuda(const ProductOperands& of, const NormOperands* norm, Array
     return;
   }
   int step = has_gate ? 1 : std::max(tiles, 1), all = place(args, step, is_half ? tile_rows / 2 : tile_rows);
-  auto module = std::string("linear/") + (is_usual ? "usual_" : "rare_") + type;
+  auto module = std::string("linear/") + (is_usual(codes) ? "usual_" : "rare_") + type;
   auto kernel = codes + "_" + type + "_" + (norm != nullptr ? "normed" : std::to_string(eights)) + "_" + std::to_string(tiles);
   dim3 blocks(static_cast<unsigned>(all / step), cuda::blocks_of(m, 8 * eights), 1);
   if (norm != nullptr) {
