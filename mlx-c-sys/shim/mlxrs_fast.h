@@ -196,6 +196,7 @@ typedef struct mlxrs_flat_options {
   int bits;
   int group_size;
   int value_dim;  /* 0, or for one pool of latents, whose first `value_dim` features are the values */
+  int most;       /* without pages: no row brings more tokens; 0: T */
 } mlxrs_flat_options;
 /* mlxrs_fast_attention of queries [1, H, T, D] over pages: keys [N, K, PAGE, D] and values [N, K, PAGE, Dv]; the result is
  * [1, H, T, Dv]. `values` is null for latents. */

@@ -2,8 +2,8 @@
 //! their gradients, and what is refused.
 
 use mlx_core::fast::{
-    self, Attention, FlatAttention, KeySlots, Mask, PagedStore, Pages, Pools, Positions, Seen,
-    plainly,
+    self, Attention, FlatAttention, KeySlots, Mask, PagedStore, Pages, Pools, Positions, Rows,
+    Seen, plainly,
 };
 use mlx_core::ops::concat;
 use mlx_core::random::{self, Key};
@@ -59,6 +59,10 @@ fn options(seen: Seen<'_>) -> FlatAttention<'_> {
         seen,
         sinks: None,
     }
+}
+
+fn rows_of(starts: &Array) -> Rows<'_> {
+    Rows { starts, most: None }
 }
 
 /// Three rows of 2, 0 and 3 tokens after 15, 4 and 30 positions, in pages of 16, and a token of no row.
@@ -321,8 +325,8 @@ fn a_row_sees_only_its_own_tokens() -> Result<()> {
         for (sizes, window) in [([4, 2, 64, 64], None), ([3, 1, 40, 16], Some(9))] {
             let ([q, k, v], starts) = texts(sizes, dtype)?;
             let seen = Seen { window, ..SEES_ALL };
-            let whole = fast::ragged_attention(&q, &k, &v, &starts, &options(seen))?;
-            let latent = fast::ragged_latents(&q, &k, sizes[3], &starts, &options(seen))?;
+            let whole = fast::ragged_attention(&q, &k, &v, &rows_of(&starts), &options(seen))?;
+            let latent = fast::ragged_latents(&q, &k, sizes[3], &rows_of(&starts), &options(seen))?;
             let mut from = 0;
             for row in ROWS {
                 let to = from + row;
@@ -411,8 +415,9 @@ fn gradients_are_those_of_the_rows() -> Result<()> {
     {
         let gradient = |is_plain: bool| {
             let sum = |a: &[Array]| {
-                let attend =
-                    || fast::ragged_attention(&a[0], &a[1], &a[2], &starts, &options(seen));
+                let attend = || {
+                    fast::ragged_attention(&a[0], &a[1], &a[2], &rows_of(&starts), &options(seen))
+                };
                 let y = if is_plain {
                     plainly(attend)?
                 } else {

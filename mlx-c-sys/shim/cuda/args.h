@@ -124,7 +124,7 @@ constexpr int page_slots = 64;
 // without pages.
 struct FlatArgs {
   const int32_t* starts; // [rows + 1]
-  const int32_t* tables; // [rows, columns]
+  const int32_t* tables; // [rows, columns]; null: rows hold no positions before the step
   int columns, rows, most; // most: no row brings more tokens
 };
 
@@ -178,7 +178,18 @@ struct AttentionArgs {
   Divisor by_kv_heads, by_group; // by_group: query heads of a KV head
   float scale, cap;
   int mask, layout, window;
-  FlatArgs flat; // q and y are those of one row, [1, H, T, D]; k and v are pools of pages; offsets are the rows' lengths
+  int chunk; // 0: none
+  // q and y are those of one row, [1, H, T, D]. k and v are pools of pages and offsets are the rows' lengths, or k and v are the
+  // step's own, [1, K, T, D].
+  FlatArgs flat;
+  bool adds; // there are slopes or a mask
+  const float* slopes; // ALiBi [H], or null
+  // [1 or H, 1 or T, columns], or null: column j is position j. Numbers are added to scores; a query to whose keys booleans are
+  // false sees no other key if there is one with true.
+  const void* added;
+  bool added_is_bool;
+  int added_columns;
+  int64_t added_head, added_token, added_column; // strides; 0 where there is one for all
   int64_t k_page, v_page; // strides of pages, in elements or words
   int tokens_of_all; // of a flat step: T
   int parts; // number of ranges that the keys are divided into, one block each; 1: one block reads all keys

@@ -21,6 +21,7 @@ struct KeyMask {
   static constexpr int nowhere = -0x7fffffff - 1;
 
   int mask, layout, window, offset, tokens, slots;
+  int chunk = 0; // of a flat step: a query sees its own chunk of so many positions only; 0: all
 
   // The position of a slot's key.
   MLXRS_DEVICE int position(int slot) const {
@@ -39,7 +40,8 @@ struct KeyMask {
     if (query == nowhere || key < 0) {
       return false;
     }
-    return mask == none || (key <= query && (window <= 0 || key > query - window));
+    return mask == none ||
+        (key <= query && (window <= 0 || key > query - window) && (chunk <= 0 || key >= query / chunk * chunk));
   }
   // Whether token `token` of this step sees the key in slot `slot`.
   MLXRS_DEVICE bool operator()(int token, int slot) const {
@@ -51,7 +53,8 @@ struct KeyMask {
       return last < slots;
     }
     bool is_straight = mask != positions || layout == straight;
-    return is_straight && last <= offset + from && (window <= 0 || first > offset + to - window);
+    return is_straight && last <= offset + from && (window <= 0 || first > offset + to - window) &&
+        (chunk <= 0 || first >= (offset + to) / chunk * chunk);
   }
   // The range of slots that tokens `from` to `to` can see. It may include slots that are masked, but it leaves out none
   // that is seen.
@@ -61,6 +64,9 @@ struct KeyMask {
     }
     int first = window > 0 ? offset + from - window + 1 : 0, end = offset + to + 1;
     first = first > 0 ? first : 0;
+    if (chunk > 0 && first < (offset + from) / chunk * chunk) {
+      first = (offset + from) / chunk * chunk;
+    }
     if (mask == positions && layout == ring) {
       // While the ring is not full, each position p is in slot p.
       if (offset + tokens > slots) {

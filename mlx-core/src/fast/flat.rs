@@ -60,6 +60,26 @@ pub struct Pages<'a> {
     pub most: Option<i32>,
 }
 
+/// The rows of a flat step that hold no positions before it.
+///
+/// ```
+/// use mlx_core::{Array, fast::Rows};
+///
+/// # fn main() -> mlx_core::Result<()> {
+/// let starts = Array::from_slice(&[0i32, 2, 5], &[3])?; // two texts, of two and of three tokens
+/// let rows = Rows { starts: &starts, most: Some(3) };
+/// assert_eq!(rows.starts.shape(), [3]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// I32 `[B + 1]`, as in [`Pages`].
+    pub starts: &'a Array,
+    /// No row brings more tokens, if the caller knows it. GPUs then start fewer blocks.
+    pub most: Option<i32>,
+}
+
 /// What a query at position `p` of a flat step sees: the positions from the first to `p` of its own row. The default
 /// sees all of them.
 ///
@@ -180,17 +200,17 @@ fn attend_paged(
 }
 
 /// [`paged_attention`] for rows that hold no positions before the step, over the step's own keys `[1, K, T, D]` and
-/// values `[1, K, T, Dv]`: a row sees only its own tokens. `starts` is I32 `[B + 1]`, as in [`Pages`]. It has
-/// derivatives for queries, keys and values.
+/// values `[1, K, T, Dv]`: a row sees only its own tokens. It has derivatives for queries, keys and values.
 ///
 /// ```
-/// use mlx_core::{Array, DType, fast::{self, FlatAttention, Seen}, ones};
+/// use mlx_core::{Array, DType, fast::{self, FlatAttention, Rows, Seen}, ones};
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let starts = Array::from_slice(&[0i32, 2, 5], &[3])?; // two texts, of two and of three tokens
 /// let x = ones(&[1, 2, 5, 8], DType::F32)?;
 /// let options = FlatAttention { scale: 1.0, soft_cap: None, seen: Seen::default(), sinks: None };
-/// let y = fast::ragged_attention(&x, &x, &x, &starts, &options)?;
+/// let rows = Rows { starts: &starts, most: Some(3) };
+/// let y = fast::ragged_attention(&x, &x, &x, &rows, &options)?;
 /// assert_eq!(y.to_vec::<f32>()?, [1.0; 80]);
 /// # Ok(())
 /// # }
@@ -202,10 +222,10 @@ pub fn ragged_attention(
     q: &Array,
     k: &Array,
     v: &Array,
-    starts: &Array,
+    rows: &Rows<'_>,
     options: &FlatAttention<'_>,
 ) -> Result<Array> {
-    attend_ragged(q, k, &Values::Own(v), starts, options)
+    attend_ragged(q, k, &Values::Own(v), rows, options)
 }
 
 /// [`ragged_attention`] over latents `[1, K, T, D]`, whose first `value_dim` features are the values.
@@ -216,21 +236,21 @@ pub fn ragged_latents(
     q: &Array,
     latents: &Array,
     value_dim: i32,
-    starts: &Array,
+    rows: &Rows<'_>,
     options: &FlatAttention<'_>,
 ) -> Result<Array> {
-    attend_ragged(q, latents, &Values::Latent(value_dim), starts, options)
+    attend_ragged(q, latents, &Values::Latent(value_dim), rows, options)
 }
 
 fn attend_ragged(
     q: &Array,
     k: &Array,
     values: &Values<'_>,
-    starts: &Array,
+    of: &Rows<'_>,
     options: &FlatAttention<'_>,
 ) -> Result<Array> {
     let ([_, _, tokens, d], [rows, _, keys, width]) = (q.dims::<4>()?, k.dims::<4>()?);
-    check_starts("ragged_attention", starts)?;
+    check_starts("ragged_attention", of.starts)?;
     if rows != 1 || keys != tokens || width != d {
         return Err(refusal(
             "ragged_attention",
@@ -239,8 +259,12 @@ fn attend_ragged(
     }
     options.check("ragged_attention", q, None)?;
     check_values("ragged_attention", k, values, [1, tokens])?;
-    let how = options.raw(None, values)?;
-    let (seen, sinks, values) = (options.seen, options.sinks, values.own());
+    let how = sys::mlxrs_flat_options {
+        most: of.most.unwrap_or(0),
+        ..options.raw(None, values)?
+    };
+    let (starts, seen) = (of.starts, options.seen);
+    let (sinks, values) = (options.sinks, values.own());
     op!(mlxrs_fast_ragged_attention(
         q, k, values, starts, seen, sinks, how
     ))
@@ -492,6 +516,7 @@ impl FlatAttention<'_> {
                 Values::Own(_) => 0,
                 Values::Latent(size) => size,
             },
+            most: 0,
         })
     }
 }

@@ -18,6 +18,7 @@ mod relaunch;
 mod replays;
 mod reports;
 mod states;
+mod unpaged;
 
 use mlx_core::fast::{self, Attention, Form, Matrix, Op, plainly};
 use mlx_core::ops::quantize::{QuantMode, Scheme, dequantize_with, quantize_with};

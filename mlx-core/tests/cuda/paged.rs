@@ -2,11 +2,11 @@
 //! bit. All positions that no query sees are NaN.
 
 use mlx_core::fast::{
-    self, FlatAttention, PagedStore, Pages, Pools, Projection, Seen, packed_words, plainly,
+    self, FlatAttention, PagedStore, Pages, Pools, Projection, Rows, Seen, packed_words, plainly,
 };
 use mlx_core::ops::concat;
 use mlx_core::ops::create::full;
-use mlx_core::{Array, DType, Result, Scheme};
+use mlx_core::{Array, DType, Result, Scheme, graph_size};
 
 use super::{close, f32s, noise, on_gpu};
 use mlx_core::ops::quantize::QuantMode;
@@ -15,29 +15,122 @@ const PAGE: i32 = 64;
 
 /// Sizes of heads, and what queries see.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    heads: i32,
-    kv_heads: i32,
-    dim: i32,
-    value_dim: i32,
-    window: Option<i32>,
-    soft_cap: Option<f32>,
-    bits: Option<i32>,
-    is_latent: bool,
+pub(super) struct Case {
+    pub(super) heads: i32,
+    pub(super) kv_heads: i32,
+    pub(super) dim: i32,
+    pub(super) value_dim: i32,
+    pub(super) window: Option<i32>,
+    pub(super) chunk: Option<i32>,
+    pub(super) soft_cap: Option<f32>,
+    pub(super) bits: Option<i32>,
+    pub(super) is_latent: bool,
+    pub(super) has_slopes: bool,
+    pub(super) has_sinks: bool,
+    pub(super) added: Option<Added>,
 }
 
-const PLAIN: Case = Case {
+/// A mask, for each head or for all, and for each token or for all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Added {
+    kind: Kind,
+    by_head: bool,
+    by_token: bool,
+}
+
+/// What a mask consists of. All but `Numbers` hide the first 130 positions from some tokens, which are whole parts of the
+/// kernels' sums.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    /// Booleans, which hide all positions from some tokens.
+    Booleans,
+    /// Numbers from -2 to 2.
+    Numbers,
+    /// The same, and the lowest number where booleans would be false.
+    Lowest,
+    /// The same, and minus infinity for some positions other than a token's own.
+    Infinite,
+}
+
+pub(super) const fn added(kind: Kind, by_head: bool, by_token: bool) -> Option<Added> {
+    Some(Added {
+        kind,
+        by_head,
+        by_token,
+    })
+}
+
+pub(super) const PLAIN: Case = Case {
     heads: 4,
     kv_heads: 2,
     dim: 128,
     value_dim: 128,
     window: None,
+    chunk: None,
     soft_cap: None,
     bits: None,
     is_latent: false,
+    has_slopes: false,
+    has_sinks: false,
+    added: None,
+};
+
+pub(super) const LATENTS: Case = Case {
+    heads: 16,
+    kv_heads: 1,
+    dim: 576,
+    value_dim: 512,
+    is_latent: true,
+    ..PLAIN
+};
+
+/// [`PLAIN`] with other heads.
+pub(super) const fn sized(heads: i32, kv_heads: i32, dim: i32) -> Case {
+    Case {
+        heads,
+        kv_heads,
+        dim,
+        value_dim: dim,
+        ..PLAIN
+    }
+}
+
+/// Heads for which there are different kernels, or of which kernels leave some elements out.
+pub(super) const SIZES: [Case; 4] = [PLAIN, sized(8, 1, 64), sized(6, 2, 256), sized(3, 3, 80)];
+
+/// All kinds of masks.
+pub(super) const MASKS: [Option<Added>; 11] = [
+    added(Kind::Booleans, false, false),
+    added(Kind::Booleans, true, false),
+    added(Kind::Booleans, false, true),
+    added(Kind::Booleans, true, true),
+    added(Kind::Numbers, false, false),
+    added(Kind::Numbers, true, false),
+    added(Kind::Numbers, false, true),
+    added(Kind::Numbers, true, true),
+    added(Kind::Lowest, false, false),
+    added(Kind::Lowest, false, true),
+    added(Kind::Infinite, false, true),
+];
+
+/// All that changes scores, at once.
+pub(super) const ALL: Case = Case {
+    window: Some(300),
+    chunk: Some(400),
+    soft_cap: Some(20.0),
+    has_slopes: true,
+    has_sinks: true,
+    added: added(Kind::Booleans, false, true),
+    ..PLAIN
 };
 
 impl Case {
+    pub(super) const fn in_chunks(self, size: i32) -> Self {
+        Self {
+            chunk: Some(size),
+            ..self
+        }
+    }
     fn scheme(&self) -> Option<Scheme> {
         let scheme = |bits| Scheme::new(64, bits, QuantMode::Affine).unwrap();
         self.bits.map(scheme)
@@ -46,14 +139,14 @@ impl Case {
 
 /// A row of a step: the positions that it holds, its new tokens, and the seed of its numbers.
 #[derive(Clone, Copy, Debug)]
-struct Row {
-    held: i32,
-    tokens: i32,
-    seed: u64,
+pub(super) struct Row {
+    pub(super) held: i32,
+    pub(super) tokens: i32,
+    pub(super) seed: u64,
 }
 
 /// The numbers of a row: `[1, H, tokens, D]` queries, and keys and values of all positions.
-fn numbers(case: Case, row: Row, dtype: DType) -> Result<[Array; 3]> {
+pub(super) fn numbers(case: Case, row: Row, dtype: DType) -> Result<[Array; 3]> {
     let all = row.held + row.tokens;
     Ok([
         noise(3 * row.seed, &[1, case.heads, row.tokens, case.dim], dtype)?,
@@ -66,18 +159,80 @@ fn numbers(case: Case, row: Row, dtype: DType) -> Result<[Array; 3]> {
     ])
 }
 
-/// A step of these rows. `spare`: tokens behind the last row. `turn` changes which pages they have.
-struct Step {
+/// A step of rows, with `spare` tokens behind the last of them.
+pub(super) struct Step {
     case: Case,
     starts: Array,
     lens: Array,
     tables: Array,
-    queries: Array,
-    new: [Array; 2],
+    pub(super) queries: Array,
+    pub(super) new: [Array; 2],
     pools: [Array; 2],
+    pub(super) mask: Option<Array>,
+    slopes: Option<Array>,
+    sinks: Option<Array>,
 }
 
-fn step(case: Case, rows: &[Row], dtype: DType, spare: i32, turn: i32) -> Result<Step> {
+/// The mask of a step, with a column for each position that a row has. Its numbers depend on the row, the head and the
+/// positions only.
+fn mask(case: Case, rows: &[Row], spare: i32) -> Result<Option<Array>> {
+    let Some(Added {
+        kind,
+        by_head,
+        by_token,
+    }) = case.added
+    else {
+        return Ok(None);
+    };
+    assert!(
+        by_token || kind != Kind::Infinite,
+        "all keys of a token would be at minus infinity"
+    );
+    let all = rows.iter().map(|row| row.held + row.tokens);
+    let columns = all.max().unwrap_or(0).max(1);
+    let tokens = rows
+        .iter()
+        .flat_map(|row| (row.held..row.held + row.tokens).map(|position| (row.seed, position)));
+    let tokens: Vec<(u64, i32)> = match by_token {
+        true => tokens.chain((0..spare).map(|_| (0, 0))).collect(),
+        false => vec![(1, 0)],
+    };
+    let heads = if by_head { case.heads } else { 1 };
+    let (mut seen, mut numbers) = (Vec::new(), Vec::new());
+    for head in 0..heads {
+        for &(seed, position) in &tokens {
+            for column in 0..columns {
+                let mixed =
+                    (seed * 31 + position as u64 * 7 + head as u64) * 13 + column as u64 * 29;
+                let mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                let number = (mixed % 1000) as f32 / 250.0 - 2.0;
+                let is_far = match by_token {
+                    true => position % 5 == 1 && column < 130,
+                    false => column < 70,
+                };
+                let hides = is_far || mixed.is_multiple_of(3);
+                let hides_all = by_token && position % 7 == 3;
+                match kind {
+                    Kind::Booleans => seen.push(!hides && !hides_all),
+                    Kind::Numbers => numbers.push(number),
+                    Kind::Lowest if hides || hides_all => numbers.push(f32::MIN),
+                    Kind::Infinite if hides && column != position => {
+                        numbers.push(f32::NEG_INFINITY);
+                    }
+                    Kind::Lowest | Kind::Infinite => numbers.push(number),
+                }
+            }
+        }
+    }
+    let shape = [heads, tokens.len() as i32, columns];
+    Ok(Some(match kind {
+        Kind::Booleans => Array::from_slice(&seen, &shape)?,
+        _ => Array::from_slice(&numbers, &shape)?,
+    }))
+}
+
+/// `turn` changes which pages rows have. Tokens of no row are NaN.
+pub(super) fn step(case: Case, rows: &[Row], dtype: DType, spare: i32, turn: i32) -> Result<Step> {
     let pages = |row: &Row| ((row.held + row.tokens).max(1) + PAGE - 1) / PAGE;
     let columns = rows.iter().map(pages).max().unwrap_or(1) + turn % 2;
     let count = rows.iter().map(pages).sum::<i32>() + 3;
@@ -106,9 +261,9 @@ fn step(case: Case, rows: &[Row], dtype: DType, spare: i32, turn: i32) -> Result
             let (from, to) = (page * PAGE, ((page + 1) * PAGE).min(row.held));
             if from < to {
                 // Positions that no query sees are NaN.
-                let first = case
-                    .window
-                    .map_or(0, |window| (row.held - window + 1).max(0));
+                let of_window = case.window.map_or(0, |window| row.held - window + 1);
+                let of_chunk = case.chunk.map_or(0, |chunk| row.held / chunk * chunk);
+                let first = of_window.max(of_chunk);
                 let part = |x: &Array| -> Result<Array> {
                     let part = x.slice_axis(2, from, to)?;
                     let [_, heads, n, d] = part.dims()?;
@@ -137,11 +292,19 @@ fn step(case: Case, rows: &[Row], dtype: DType, spare: i32, turn: i32) -> Result
     };
     let behind = |all: Vec<Array>, heads: i32, d: i32| -> Result<Array> {
         let mut all = all;
-        all.push(full(&[1, heads, spare, d], 7.0f32, DType::F32)?.astype(dtype)?);
+        all.push(full(&[1, heads, spare, d], f32::NAN, DType::F32)?.astype(dtype)?);
         concat(&all, 2)
     };
     let n = rows.len() as i32;
-    Ok(Step {
+    let by_head = |number: fn(i32) -> f32| -> Result<Array> {
+        let numbers: Vec<f32> = (1..=case.heads).map(number).collect();
+        Array::from_slice(&numbers, &[case.heads])
+    };
+    let slopes = |head| match head % 2 {
+        0 => -0.02 * head as f32,
+        _ => 0.5f32.powi(head),
+    };
+    let step = Step {
         case,
         starts: Array::from_slice(&starts, &[n + 1])?,
         lens: Array::from_slice(&lens, &[n])?,
@@ -152,7 +315,25 @@ fn step(case: Case, rows: &[Row], dtype: DType, spare: i32, turn: i32) -> Result
             behind(values, case.kv_heads, case.value_dim)?,
         ],
         pools: [pool(0)?, pool(1)?],
-    })
+        mask: mask(case, rows, spare)?,
+        slopes: case.has_slopes.then(|| by_head(slopes)).transpose()?,
+        sinks: match case.has_sinks {
+            true => Some(by_head(|head| 0.5 * head as f32 - 1.0)?),
+            false => None,
+        },
+    };
+    // The operations of a step that are counted below are only its own.
+    let [k, v] = &step.new;
+    let [k_pool, v_pool] = &step.pools;
+    mlx_core::eval([&step.queries, k, v, k_pool, v_pool])?;
+    Ok(step)
+}
+
+/// Fails unless one node computes `y`, or many if it is in the plain form.
+pub(super) fn is_one_node(what: &str, y: &Array, plain: &Array) -> Result<()> {
+    assert_eq!(graph_size([y])?, 1, "{what}: not in a kernel");
+    assert!(graph_size([plain])? > 5, "{what}: not in the plain form");
+    Ok(())
 }
 
 impl Step {
@@ -165,7 +346,7 @@ impl Step {
         }
     }
 
-    fn run(&self, most: Option<i32>) -> Result<[Array; 3]> {
+    pub(super) fn run(&self, most: Option<i32>) -> Result<[Array; 3]> {
         let (pages, scheme) = (self.pages(most), self.case.scheme());
         let [k, v] = &self.pools;
         if self.case.is_latent {
@@ -180,24 +361,44 @@ impl Step {
 
     /// The attention over these pools.
     fn attend(&self, most: Option<i32>, k: &Array, v: &Array) -> Result<Array> {
-        let options = FlatAttention {
-            scale: (self.case.dim as f32).powf(-0.5),
-            soft_cap: self.case.soft_cap,
-            seen: Seen {
-                window: self.case.window,
-                ..Seen::default()
-            },
-            sinks: None,
-        };
+        let options = self.options();
         let (pages, scheme) = (self.pages(most), self.case.scheme());
         match self.case.is_latent {
             true => fast::paged_latents(&self.queries, k, self.case.value_dim, &pages, &options),
             false => fast::paged_attention(&self.queries, k, v, scheme, &pages, &options),
         }
     }
+
+    fn options(&self) -> FlatAttention<'_> {
+        FlatAttention {
+            scale: (self.case.dim as f32).powf(-0.5),
+            soft_cap: self.case.soft_cap,
+            seen: Seen {
+                window: self.case.window,
+                chunk: self.case.chunk,
+                mask: self.mask.as_ref(),
+                slopes: self.slopes.as_ref(),
+            },
+            sinks: self.sinks.as_ref(),
+        }
+    }
+
+    /// The attention without pages, of rows that hold nothing before the step.
+    pub(super) fn ragged(&self, most: Option<i32>) -> Result<Array> {
+        let options = self.options();
+        let rows = Rows {
+            starts: &self.starts,
+            most,
+        };
+        let [k, v] = &self.new;
+        match self.case.is_latent {
+            true => fast::ragged_latents(&self.queries, k, self.case.value_dim, &rows, &options),
+            false => fast::ragged_attention(&self.queries, k, v, &rows, &options),
+        }
+    }
 }
 
-fn rows(of: &[(i32, i32)]) -> Vec<Row> {
+pub(super) fn rows(of: &[(i32, i32)]) -> Vec<Row> {
     let row = |(at, &(held, tokens)): (usize, &(i32, i32))| Row {
         held,
         tokens,
@@ -214,9 +415,12 @@ fn check(case: Case, of: &[(i32, i32)]) -> Result<()> {
         let batch = step(case, &all, dtype, 3, 5)?;
         let found = batch.run(most)?;
         let plain = plainly(|| batch.run(most))?;
+        let attend = || batch.attend(most, &found[1], &found[2]);
+        mlx_core::eval(&found)?;
+        is_one_node(&what, &attend()?, &plainly(attend)?)?;
         // Two ways to pack round a tie to different codes, so the plain form reads what the kernel has packed.
         let wanted = match case.bits {
-            Some(_) => plainly(|| batch.attend(most, &found[1], &found[2]))?,
+            Some(_) => plainly(attend)?,
             None => plain[0].clone(),
         };
         // The kernel rounds packed numbers to the dtype, and the plain form does not.
@@ -253,7 +457,7 @@ fn check(case: Case, of: &[(i32, i32)]) -> Result<()> {
     Ok(())
 }
 
-const STEPS: [&[(i32, i32)]; 7] = [
+pub(super) const STEPS: [&[(i32, i32)]; 7] = [
     &[(5, 1)],
     &[(0, 1), (63, 1), (64, 1), (200, 1), (1000, 1)],
     &[(0, 3), (61, 4), (130, 0), (700, 9)],
@@ -272,69 +476,147 @@ const STEPS: [&[(i32, i32)]; 7] = [
     ],
 ];
 
-#[test]
-fn rows_of_any_width() -> Result<()> {
+/// Many prompts, for which there is a kernel of its own.
+const PROMPTS: &[(i32, i32)] = &[(0, 700), (130, 100), (64, 64), (10, 1), (1000, 40)];
+
+/// Checks the cases in all steps.
+fn check_all(cases: impl IntoIterator<Item = Case>) -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
-    for of in STEPS {
-        for (heads, kv_heads, dim) in [(4, 2, 128), (8, 1, 64), (6, 2, 256), (3, 3, 80)] {
-            let case = Case {
-                heads,
-                kv_heads,
-                dim,
-                value_dim: dim,
-                ..PLAIN
-            };
+    for case in cases {
+        for of in STEPS {
             check(case, of)?;
         }
+        check(case, PROMPTS)?;
     }
     Ok(())
 }
 
 #[test]
-fn windows_and_caps() -> Result<()> {
-    if !on_gpu()? {
-        return Ok(());
-    }
-    for of in STEPS {
-        for window in [1, 40, 64, 300] {
-            let case = Case {
-                window: Some(window),
-                soft_cap: (window == 40).then_some(20.0),
-                ..PLAIN
-            };
-            check(case, of)?;
-        }
-    }
-    Ok(())
+fn rows_of_any_width() -> Result<()> {
+    check_all(SIZES)
+}
+
+#[test]
+fn windows_caps_and_sinks() -> Result<()> {
+    let windows = [1, 40, 64, 300].map(|window| Case {
+        window: Some(window),
+        soft_cap: (window == 40).then_some(20.0),
+        has_sinks: window == 300,
+        ..PLAIN
+    });
+    let has_sinks = Case {
+        has_sinks: true,
+        ..PLAIN
+    };
+    check_all(windows.into_iter().chain([has_sinks]))
 }
 
 #[test]
 fn latents_and_packed_rows() -> Result<()> {
-    if !on_gpu()? {
-        return Ok(());
-    }
-    for of in STEPS {
-        let latents = Case {
-            heads: 16,
-            kv_heads: 1,
-            dim: 576,
-            value_dim: 512,
-            is_latent: true,
-            ..PLAIN
-        };
-        check(latents, of)?;
-        for bits in [4, 8] {
-            let packed = Case {
-                bits: Some(bits),
-                ..PLAIN
-            };
-            assert!(packed_words(128, DType::BF16, packed.scheme().unwrap())? > 0);
-            check(packed, of)?;
+    let packed = [4, 8].map(|bits| Case {
+        bits: Some(bits),
+        ..PLAIN
+    });
+    if on_gpu()? {
+        for case in packed {
+            assert!(packed_words(128, DType::BF16, case.scheme().unwrap())? > 0);
         }
     }
-    Ok(())
+    check_all([LATENTS].into_iter().chain(packed))
+}
+
+#[test]
+fn chunks() -> Result<()> {
+    let mut cases = Vec::new();
+    for chunk in [5, 64, 100] {
+        let bits = [None, Some(4), Some(8)];
+        cases.extend(bits.map(|bits| Case { bits, ..PLAIN }.in_chunks(chunk)));
+        cases.push(LATENTS.in_chunks(chunk));
+    }
+    cases.extend(SIZES[1..].iter().map(|case| case.in_chunks(100)));
+    let others = Case {
+        window: Some(70),
+        soft_cap: Some(20.0),
+        has_sinks: true,
+        ..PLAIN
+    };
+    cases.extend([others.in_chunks(100), PLAIN.in_chunks(300)]);
+    check_all(cases)
+}
+
+#[test]
+fn slopes() -> Result<()> {
+    let others = [
+        LATENTS,
+        Case {
+            bits: Some(4),
+            ..PLAIN
+        },
+        Case {
+            window: Some(40),
+            soft_cap: Some(20.0),
+            has_sinks: true,
+            ..PLAIN
+        },
+    ];
+    check_all(SIZES.into_iter().chain(others).map(|case| Case {
+        has_slopes: true,
+        ..case
+    }))
+}
+
+#[test]
+fn masks() -> Result<()> {
+    check_all(MASKS.map(|added| Case { added, ..PLAIN }))
+}
+
+#[test]
+fn masks_of_other_heads_and_pools() -> Result<()> {
+    let hidden = |case: &Case| Case {
+        added: added(Kind::Booleans, false, true),
+        ..*case
+    };
+    let mut cases: Vec<Case> = SIZES[1..].iter().map(hidden).collect();
+    cases.push(hidden(&LATENTS));
+    for bits in [4, 8].map(Some) {
+        for by_head in [false, true] {
+            let kinds = [(Kind::Booleans, !by_head), (Kind::Numbers, by_head)];
+            cases.extend(kinds.map(|(kind, by_token)| Case {
+                bits,
+                added: added(kind, by_head, by_token),
+                ..PLAIN
+            }));
+        }
+    }
+    check_all(cases)
+}
+
+#[test]
+fn masks_with_all_else() -> Result<()> {
+    let cases = [
+        ALL,
+        Case {
+            bits: Some(8),
+            ..ALL
+        },
+        Case {
+            added: added(Kind::Infinite, false, true),
+            ..ALL
+        },
+        Case {
+            window: Some(40),
+            added: added(Kind::Booleans, true, true),
+            ..PLAIN
+        },
+        Case {
+            has_sinks: true,
+            added: added(Kind::Booleans, false, false),
+            ..PLAIN
+        },
+    ];
+    check_all(cases)
 }
 
 /// The heads of projections, written by one kernel, equal the heads that two kernels make.

@@ -3,7 +3,7 @@
 use mlx_core::fast::{self, Pages, Seen};
 use mlx_core::{Array, DType, Result};
 
-use super::{SEES_ALL, Step, TOKENS, ints, is_plain, normal, options};
+use super::{SEES_ALL, Step, TOKENS, ints, is_plain, normal, options, rows_of};
 
 /// Checks that each of these is refused before it is evaluated, with an error of this text.
 fn refused<const N: usize>(cases: [(Result<Array>, &str); N]) {
@@ -64,7 +64,7 @@ fn operands_that_do_not_fit() -> Result<()> {
             "do not fit each other",
         ),
         (
-            fast::ragged_attention(&q, &pool, &pool, &step.starts, &options(all)),
+            fast::ragged_attention(&q, &pool, &pool, &rows_of(&step.starts), &options(all)),
             "do not fit queries",
         ),
     ]);

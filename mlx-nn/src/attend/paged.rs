@@ -1,6 +1,6 @@
 //! Attention of a flat step: over pages, or over the tokens of the step.
 
-use mlx_core::fast::{self, FlatAttention, PagedStore, Pages, Pools, Projection};
+use mlx_core::fast::{self, FlatAttention, PagedStore, Pages, Pools, Projection, Rows};
 use mlx_core::{Array, DType, Result, Scheme, ops::create};
 
 use super::{Attend, Keys};
@@ -120,11 +120,15 @@ pub(crate) fn attend_to_tokens(
     } else {
         q.clone()
     };
+    let rows = Rows {
+        starts,
+        most: i32::try_from(longest).ok(),
+    };
     let y = match (arrays, seen.value_dim) {
         ([latents], Some(value_dim)) => {
-            fast::ragged_latents(&queries, latents, value_dim, starts, &options)?
+            fast::ragged_latents(&queries, latents, value_dim, &rows, &options)?
         }
-        _ => fast::ragged_attention(&queries, &arrays[0], &arrays[1], starts, &options)?,
+        _ => fast::ragged_attention(&queries, &arrays[0], &arrays[1], &rows, &options)?,
     };
     if wide { y.astype(q.dtype()) } else { Ok(y) }
 }

@@ -15,7 +15,7 @@ ops::Layout layout_of(mlxrs_slots slots) {
 }
 
 mx::array flat_attention(
-    ops::FlatInputs of, const mlxrs_seen& seen, mlx_array sinks, const mlxrs_flat_options& options, mlx_stream s, int most = 0) {
+    ops::FlatInputs of, const mlxrs_seen& seen, mlx_array sinks, const mlxrs_flat_options& options, mlx_stream s, int most) {
   auto stream = mlx_stream_get_(s);
   ops::FlatOptions how{options.scale, options.soft_cap, seen.window, seen.chunk,
                        ops::row_packing(options.bits, options.group_size), options.value_dim, most};
@@ -103,6 +103,6 @@ extern "C" int mlxrs_fast_ragged_attention(
     ops::FlatRows rows{mlx_array_get_(starts), std::nullopt, std::nullopt};
     ops::FlatInputs of{
         mlx_array_get_(queries), mlx_array_get_(keys), ops::optional(values), rows, std::nullopt, std::nullopt, std::nullopt};
-    mlx_array_set_(*res, flat_attention(std::move(of), seen, sinks, options, s));
+    mlx_array_set_(*res, flat_attention(std::move(of), seen, sinks, options, s, options.most));
   });
 }

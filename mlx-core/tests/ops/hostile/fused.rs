@@ -86,6 +86,10 @@ fn pages(c: &Case, first: usize) -> fast::Pages<'_> {
     }
 }
 
+fn unpaged(starts: &Array) -> fast::Rows<'_> {
+    fast::Rows { starts, most: None }
+}
+
 fn flat<'a>(c: &'a Case, mask: Option<&'a Array>) -> fast::FlatAttention<'a> {
     fast::FlatAttention {
         scale: c.float(0) as f32,
@@ -258,9 +262,9 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         };
         "fast::paged_latents" => |c| fast::paged_latents(c.x(0), c.x(1), c.int(3), &pages(c, 2), &flat(c, None));
         "fast::ragged_attention" => |c| {
-            fast::ragged_attention(c.x(0), c.x(1), c.x(2), c.x(3), &flat(c, Some(c.x(4))))
+            fast::ragged_attention(c.x(0), c.x(1), c.x(2), &unpaged(c.x(3)), &flat(c, Some(c.x(4))))
         };
-        "fast::ragged_latents" => |c| fast::ragged_latents(c.x(0), c.x(1), c.int(3), c.x(2), &flat(c, None));
+        "fast::ragged_latents" => |c| fast::ragged_latents(c.x(0), c.x(1), c.int(3), &unpaged(c.x(2)), &flat(c, None));
         "fast::paged_store" => |c| {
             let (k, v) = (c.x(0), c.x(1));
             let own = fast::Pools::Own(k.copy()?, v.copy()?);

@@ -41,11 +41,10 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   int tile = a.by_kv_heads.quotient(blockIdx.x), kv_head = blockIdx.x - tile * a.kv_heads, row = blockIdx.z;
   int group = a.by_group.by, first = tile * tile_queries, own_value = warp * 8 * value_tiles;
   Slots<T> keys(a, a.k, a.k_page, row, kv_head), all_values(a, a.v, a.v_page, row, kv_head);
-  bool has_pages = a.flat.tables != nullptr;
   // The number of parts that a row can have. If there are as many ranges, each has one part.
   int most_parts = (a.slots + part_slots - 1) / part_slots;
   bool is_one_part = a.parts > 1 && a.parts == most_parts;
-  if (is_one_part && threadIdx.x < 2 && !has_pages) {
+  if (is_one_part && threadIdx.x < 2 && a.flat.starts == nullptr) {
     // Loads the part's keys and values to L2. Kernels that still write some of them write to L2 as well.
     bool is_key = threadIdx.x == 0;
     int slot = blockIdx.y * part_slots, last = min(part_slots, a.slots - slot) - 1;
@@ -56,13 +55,14 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   if (!a.early) {
     wait_for_previous();
   }
-  // Without a window the first part of these blocks is known before the lengths are.
-  bool is_known = a.window <= 0 && (is_one_part || blockIdx.y == 0);
+  // Without a window or chunks the first part of these blocks is known before the lengths are.
+  bool is_known = a.window <= 0 && a.chunk <= 0 && (is_one_part || blockIdx.y == 0);
   int page = is_known ? keys.page_of(blockIdx.y) : 0;
   RowTokens own(a, row);
   int queries = own.count * group;
-  int offset = a.offsets != nullptr ? __ldcg(a.offsets + row * a.offset_step) : a.slots - own.count;
-  KeyMask seen{a.mask, a.layout, a.window, offset, own.count, has_pages ? offset + own.count : a.slots};
+  keys.begin_at(a, own), all_values.begin_at(a, own);
+  KeyMask seen = mask_of(a, row, own.count);
+  int offset = seen.offset;
   if (a.flat.starts != nullptr) {
     if (blockIdx.y == 0) {
       clear_rest<T>(a, row, tile, kv_head, value_dim);
@@ -244,7 +244,12 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
         if (a.cap > 0) {
           score = a.cap * tanhf(score / a.cap);
         }
-        scores[g + 8 * h][at] = seen.sees(position[h], key) ? score : nothing;
+        bool is_seen = seen.sees(position[h], key);
+        if (a.adds && is_seen) {
+          int query = first + g + 8 * h, token = a.by_group.quotient(query);
+          score = added_to(a, score, kv_head * group + query - token * group, own.first + token, position[h], key);
+        }
+        scores[g + 8 * h][at] = is_seen ? score : nothing;
       }
     }
     __syncthreads();

@@ -7,7 +7,7 @@
 namespace mlxrs::ops {
 
 bool flat_fits_cuda(const FlatInputs& of, const FlatOptions& options) {
-  if (!of.rows.has_pages() || of.mask || of.slopes || options.chunk > 0 || of.k.shape(2) != cuda::page_slots) {
+  if (of.rows.has_pages() && of.k.shape(2) != cuda::page_slots) {
     return false;
   }
   AttentionOptions same{options.scale, options.cap, Mask::positions, Layout::straight, options.window, options.packing};
@@ -22,24 +22,42 @@ void flat_attention_on_cuda(const FlatInputs& of, mx::array& y, const FlatOption
   args.q = heads(q);
   args.k = heads(k);
   args.v = of.v ? heads(v) : args.k;
-  // The first axis of a pool counts pages.
-  args.k_page = args.k.row, args.v_page = args.v.row;
-  int tokens = q.shape(2), rows = of.rows.count();
-  take_rows(launch, args.flat, {of.rows.starts, *of.rows.lens, *of.rows.tables}, options.most > 0 ? std::min(options.most, tokens) : tokens);
-  args.rows = rows, args.heads = q.shape(1), args.tokens = args.flat.most, args.tokens_of_all = tokens;
-  args.kv_heads = k.shape(1), args.slots = args.flat.columns * cuda::page_slots;
+  int tokens = q.shape(2), rows = of.rows.count(), most = options.most > 0 ? std::min(options.most, tokens) : tokens;
+  bool has_pages = of.rows.has_pages();
+  if (has_pages) {
+    // The first axis of a pool counts pages.
+    args.k_page = args.k.row, args.v_page = args.v.row;
+    take_rows(launch, args.flat, {of.rows.starts, *of.rows.lens, *of.rows.tables}, most);
+    args.offsets = launch.read_resident<int32_t>(*of.rows.lens);
+    args.offset_step = 1;
+  } else {
+    args.flat = {launch.read_resident<int32_t>(of.rows.starts), nullptr, 0, rows, most};
+  }
+  args.rows = rows, args.heads = q.shape(1), args.tokens = most, args.tokens_of_all = tokens;
+  args.kv_heads = k.shape(1), args.slots = has_pages ? args.flat.columns * cuda::page_slots : most;
   args.by_kv_heads = cuda::Divisor(args.kv_heads), args.by_group = cuda::Divisor(args.heads / args.kv_heads);
   args.scale = options.scale;
   args.cap = options.cap;
   args.mask = static_cast<int>(Mask::positions);
   args.layout = static_cast<int>(Layout::straight);
   args.window = options.window;
-  args.offsets = launch.read_resident<int32_t>(*of.rows.lens);
-  args.offset_step = 1;
-  args.early = launch.is_old(args.offsets) && launch.is_old(args.flat.starts) && launch.is_old(args.flat.tables) &&
+  args.chunk = options.chunk;
+  args.early = has_pages && launch.is_old(args.offsets) && launch.is_old(args.flat.starts) && launch.is_old(args.flat.tables) &&
       launch.follows_append(args.offsets, tokens);
   if (of.sinks) {
     args.sinks = launch.read_resident<float>(*of.sinks);
+  }
+  args.adds = of.slopes || of.mask;
+  if (of.slopes) {
+    args.slopes = launch.read_resident<float>(*of.slopes);
+  }
+  if (of.mask) {
+    const auto& mask = *of.mask;
+    auto step = [&](int axis) { return mask.shape(axis) > 1 ? mask.strides(axis) : 0; };
+    args.added = launch.read(mask);
+    args.added_is_bool = mask.dtype() == mx::bool_;
+    args.added_columns = mask.shape(2);
+    args.added_head = step(0), args.added_token = step(1), args.added_column = mask.strides(2);
   }
   args.y = launch.write(y);
   AttentionOptions same{options.scale, options.cap, Mask::positions, Layout::straight, options.window, options.packing};

@@ -4,6 +4,7 @@
 
 #include "cuda/args.h"
 #include "cuda/device.cuh"
+#include "cuda/key_mask.h"
 
 namespace mlxrs::cuda {
 
@@ -40,6 +41,34 @@ __device__ inline void clear_rest(const AttentionArgs& a, int row, int tile, int
   }
 }
 
+// The lowest number, which stands for a key that a mask hides. The weights of a query from which all keys are hidden are equal.
+constexpr float hidden = -3.402823466e+38f;
+
+// The score of a query of head `head` at position `position`, token `token` of the step, and the key at position `key`, with
+// what slopes and a mask add to it.
+__device__ inline float added_to(const AttentionArgs& a, float score, int head, int token, int position, int key) {
+  if (a.slopes != nullptr) {
+    score = __fmaf_rn(a.slopes[head], static_cast<float>(key - position), score);
+  }
+  if (a.added != nullptr) {
+    int64_t at = head * a.added_head + token * a.added_token + key * a.added_column;
+    bool is_column = key < a.added_columns;
+    if (a.added_is_bool) {
+      score = is_column && static_cast<const bool*>(a.added)[at] ? score : hidden;
+    } else if (is_column) {
+      score += static_cast<const float*>(a.added)[at];
+    }
+  }
+  return score;
+}
+
+// What the queries of a row see.
+__device__ inline KeyMask mask_of(const AttentionArgs& a, int row, int tokens) {
+  bool is_flat = a.flat.starts != nullptr;
+  int offset = a.offsets != nullptr ? __ldcg(a.offsets + row * a.offset_step) : is_flat ? 0 : a.slots - tokens;
+  return {a.mask, a.layout, a.window, offset, tokens, is_flat ? offset + tokens : a.slots, a.chunk};
+}
+
 // The keys or values of a row and a KV head in slots of 64: one array, or pages.
 template <class T>
 struct Slots {
@@ -49,10 +78,16 @@ struct Slots {
   int columns;
 
   __device__ Slots(const AttentionArgs& a, const Heads& of, int64_t page, int row, int kv_head)
-      : at(static_cast<const T*>(of.at) + (a.flat.tables != nullptr ? 0 : row * of.row) + kv_head * of.head), token(of.token),
+      : at(static_cast<const T*>(of.at) + (a.flat.starts != nullptr ? 0 : row * of.row) + kv_head * of.head), token(of.token),
         page(a.flat.tables != nullptr ? page : part_slots * of.token),
         table(a.flat.tables != nullptr ? a.flat.tables + static_cast<int64_t>(row) * a.flat.columns : nullptr),
         columns(a.flat.columns) {}
+  // Begins at the row's first token, in a flat step without pages.
+  __device__ void begin_at(const AttentionArgs& a, const RowTokens& own) {
+    if (a.flat.starts != nullptr && table == nullptr) {
+      at += own.first * token;
+    }
+  }
   // The number of the page of a part, or of the part in an array.
   __device__ int page_of(int c) const {
     return table == nullptr ? c : __ldcg(table + c % columns);

@@ -56,8 +56,7 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
       return;
     }
   }
-  int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - of_row.count;
-  KeyMask seen{a.mask, a.layout, a.window, offset, of_row.count, a.flat.tables != nullptr ? offset + of_row.count : a.slots};
+  KeyMask seen = mask_of(a, row, of_row.count);
 
   // The slots that the queries of the block can see, and those that the warp's can.
   auto range_of = [&](int from, int count) {
@@ -66,6 +65,7 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
   };
   Range all = range_of(block_first, Warps * tile_queries), own = first < queries ? range_of(first, tile_queries) : Range{0, 0};
   Slots<T> all_keys(a, a.k, a.k_page, row, kv_head), all_values(a, a.v, a.v_page, row, kv_head);
+  all_keys.begin_at(a, of_row), all_values.begin_at(a, of_row);
 
   const T* from[2];
   int position[2];
@@ -76,7 +76,7 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
     int head = kv_head * group + min(query, queries - 1) - token * group;
     from[h] = static_cast<const T*>(a.q.at) + (a.flat.starts != nullptr ? 0 : row * a.q.row) + head * a.q.head + (of_row.first + token) * a.q.token;
     is_query[h] = query < queries;
-    position[h] = is_query[h] ? offset + token : KeyMask::nowhere;
+    position[h] = is_query[h] ? seen.offset + token : KeyMask::nowhere;
   }
   auto load_query = [&](int b, int h) {
     if constexpr (shares_queries) {
@@ -168,6 +168,20 @@ __device__ void prompt(const AttentionArgs& a, int dim, int value_dim) {
 #pragma unroll
           for (int e = 0; e < 4; e++) {
             s[n][e] = a.cap * tanhf(s[n][e] / a.cap);
+          }
+        }
+      }
+      if (a.adds) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          int query = first + g + 8 * h, token = a.by_group.quotient(min(query, queries - 1)), head = kv_head * group + query - token * group;
+#pragma unroll
+          for (int i = 0; i < 2 * key_tiles; i++) {
+            int key = seen.key(slot + 8 * (i / 2) + 2 * t + i % 2);
+            if (seen.sees(position[h], key)) {
+              float& score = s[i / 2][2 * h + i % 2];
+              score = added_to(a, score, head, of_row.first + token, position[h], key);
+            }
           }
         }
       }

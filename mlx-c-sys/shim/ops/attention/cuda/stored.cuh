@@ -80,13 +80,11 @@ struct Tile {
   __device__ Tile(const AttentionArgs& a, int tile, int kv_head, int row)
       : row(row), kv_head(kv_head), group(a.heads / a.kv_heads), first(tile * stored_queries), own(a, row) {
     queries = own.count * group;
-    bool has_pages = a.flat.tables != nullptr;
-    int offset = a.offsets != nullptr ? a.offsets[row * a.offset_step] : a.slots - own.count;
-    seen = {a.mask, a.layout, a.window, offset, own.count, has_pages ? offset + own.count : a.slots};
+    seen = mask_of(a, row, own.count);
     range = seen.range(first / group, (min(first + stored_queries, queries) - 1) / group);
     begin = range.first / stored_slots;
     end = max(begin + 1, (range.end + stored_slots - 1) / stored_slots);
-    first_of_blocks = has_pages ? begin : 0;
+    first_of_blocks = a.flat.starts != nullptr ? begin : 0;
   }
   // Whether the row brings none of the tile's queries.
   __device__ bool is_empty() const {
@@ -159,6 +157,7 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
     *reinterpret_cast<uint4*>(queries + own * q_step + d) = make_uint4(y[0], y[1], y[2], y[3]);
   }
   Kept keys(a, a.k, a.k_page, tile.row, tile.kv_head, of.dim, of.group), all_values(a, a.v, a.v_page, tile.row, tile.kv_head, of.value_dim, of.group);
+  keys.slots.begin_at(a, tile.own), all_values.slots.begin_at(a, tile.own);
   float y[value_tiles][4] = {}, most[2] = {nothing, nothing}, sum[2] = {0, 0};
 
   for (int c = begin; c < end; c++) {
@@ -199,7 +198,12 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
         if (a.cap > 0) {
           score = a.cap * tanhf(score / a.cap);
         }
-        bool is_seen = tile.first + query < tile.queries && tile.seen((tile.first + query) / tile.group, slot + at);
+        int token = (tile.first + query) / tile.group;
+        bool is_seen = tile.first + query < tile.queries && tile.seen(token, slot + at);
+        if (a.adds && is_seen) {
+          score = added_to(
+              a, score, tile.head(tile.first + query), tile.own.first + token, tile.seen.offset + token, tile.seen.key(slot + at));
+        }
         scores[query * s_step + at] = is_seen ? score : nothing;
       }
     }
