@@ -24,10 +24,10 @@ mx::array resident(const mx::array& a, mx::Stream s) {
     int stream;
     mx::array on_device;
   };
-  constexpr size_t small = 1 << 16, many = 64;
+  constexpr size_t many = 64;
   thread_local std::unordered_map<const mx::array::Data*, Copy> all;
   auto* buffer = static_cast<const mx::cu::CudaBuffer*>(a.buffer().ptr());
-  if (buffer->device >= 0 || a.nbytes() > small) {
+  if (buffer->device >= 0) {
     return dense(a, s);
   }
   const auto& data = a.data_shared_ptr();

@@ -9,7 +9,7 @@ cuda::HeadsArgs heads_args(cuda::Launch& launch, std::span<const mx::array> in, 
   const auto& x = in[0];
   cuda::HeadsArgs args{};
   args.x = launch.read_dense(x);
-  args.offsets = in[1].ndim() == 2 ? launch.read_dense<int32_t>(in[1]) : launch.read_resident<int32_t>(in[1]);
+  args.offsets = launch.read_resident<int32_t>(in[1]);
   args.offset_step = in[1].size() > 1 ? 1 : 0;
   args.has_positions = in[1].ndim() == 2;
   args.periods = launch.read_resident<float>(in[2]);
