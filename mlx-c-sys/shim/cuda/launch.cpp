@@ -102,6 +102,9 @@ bool Launch::is_independent() {
 }
 
 void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned shared, void** args) {
+  for (const auto& a : kept_) {
+    encoder_.add_temporary(a);
+  }
   if (!launches_directly()) {
     // The encoder assigns these arrays to the next kernel that it adds. They are passed here and not in read(), because
     // an input may have needed a copy kernel first.

@@ -108,10 +108,12 @@ class Launch {
   void* write(mx::array& a) {
     return write<char>(a);
   }
-  // Keeps the array until the kernel has run.
+  // Keeps the array until the kernel has run. An allocation between this call and the launch may wait for all queued kernels,
+  // after which MLX keeps no array of theirs, so the launch keeps it again.
   void keep(const mx::array& a) {
     Capturing::keep(a);
     encoder_.add_temporary(a);
+    kept_.push_back(a);
   }
   // Declares that of each row of a KV cache, this kernel writes only the slots of `tokens` positions from `offsets` on.
   void append_from(const int32_t* offsets, int tokens) {
@@ -163,7 +165,7 @@ class Launch {
 
   mx::cu::CommandEncoder& encoder_;
   mx::Stream stream_;
-  std::vector<mx::array> inputs_, outputs_;
+  std::vector<mx::array> inputs_, outputs_, kept_;
   Appended appended_;
   bool is_beside_ = false;
   unsigned cluster_ = 0;
