@@ -5,9 +5,10 @@
 //! all layers with the same window another. A row has a list of page numbers for each group.
 //!
 //! Pages are counted. Rows that begin alike share their pages, so a copy of a row is a copy of page
-//! numbers. A row writes only to pages that it holds alone: before a step it gets a copy of the one
-//! page that it shares and would write to. All of this is arithmetic on numbers. The arrays are in
-//! [`pool`](super::pool).
+//! numbers. A row changes no position that another holder has: before a step it gets a copy of the one
+//! page that it shares and would change. Behind the positions that others may have, one row may write to a
+//! shared page. So a row goes on in the page with the end of its prompt, of which a prefix is kept.
+//! All of this is arithmetic on numbers. The arrays are in [`pool`](super::pool).
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -27,6 +28,10 @@ pub(crate) struct Pages {
     holders: Vec<u32>,
     /// For each page, the number of its holders that are kept prefixes.
     kept: Vec<u32>,
+    /// For each page, which of its positions are written.
+    written: Vec<Written>,
+    /// The number of rows that were ever made.
+    rows: u64,
     /// The number of pages that only kept prefixes hold.
     idle: usize,
     /// The number of pages that several rows hold.
@@ -36,11 +41,24 @@ pub(crate) struct Pages {
     free: BinaryHeap<Reverse<u32>>,
 }
 
+/// The written positions of a page, counted from its first one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    /// Those before this one may have several holders.
+    common: usize,
+    /// Those from there to this one only `writer` has.
+    end: usize,
+    /// The number of a row.
+    writer: u64,
+}
+
 impl Default for Pages {
     fn default() -> Self {
         Self {
             holders: vec![1],
             kept: vec![0],
+            written: vec![Written::default()],
+            rows: 0,
             idle: 0,
             shared: 0,
             free: BinaryHeap::new(),
@@ -93,11 +111,13 @@ impl Pages {
         match self.free.pop() {
             Some(Reverse(page)) => {
                 self.holders[page as usize] = 1;
+                self.written[page as usize] = Written::default();
                 page
             }
             None => {
                 self.holders.push(1);
                 self.kept.push(0);
+                self.written.push(Written::default());
                 (self.holders.len() - 1) as u32
             }
         }
@@ -111,11 +131,49 @@ impl Pages {
         let counted = "every holder is counted";
         self.holders[at] = self.holders[at].checked_add_signed(holders).expect(counted);
         self.kept[at] = self.kept[at].checked_add_signed(kept).expect(counted);
+        if holders > 0 {
+            self.written[at].common = self.written[at].end;
+        }
         self.idle += usize::from(self.is_idle(page));
         self.shared += usize::from(self.is_shared(page));
         if self.holders[at] == 0 {
             self.free.push(Reverse(page));
         }
+    }
+
+    /// Whether a row may write the positions of a page from `begin` on without changing those of other holders.
+    fn may_write(&self, page: u32, begin: usize, row: u64) -> bool {
+        let written = &self.written[page as usize];
+        let is_writer = written.writer == row && begin >= written.common;
+        self.holders(page) == 1 || is_writer || begin >= written.end
+    }
+
+    /// A row writes the positions `begin..end` of a page.
+    fn write(&mut self, page: u32, (begin, end): (usize, usize), row: u64) {
+        let is_alone = self.holders(page) == 1;
+        let written = &mut self.written[page as usize];
+        if written.writer != row {
+            (written.writer, written.common) = (row, begin.min(written.end));
+        }
+        if is_alone {
+            written.common = 0;
+        }
+        written.end = end.max(written.end);
+    }
+
+    /// A row gives up the positions of a page from `end` on.
+    fn give_up(&mut self, page: u32, end: usize, row: u64) {
+        let is_alone = self.holders(page) == 1;
+        let written = &mut self.written[page as usize];
+        if is_alone || written.writer == row {
+            let least = if is_alone { 0 } else { written.common };
+            written.end = end.max(least).min(written.end);
+        }
+    }
+
+    fn new_row(&mut self) -> u64 {
+        self.rows += 1;
+        self.rows
     }
 
     fn share(&mut self, page: u32) {
@@ -197,6 +255,8 @@ pub(crate) struct RowPages {
     /// The first position that was written: those before it in its page have no values.
     written: usize,
     held: VecDeque<u32>,
+    /// Its number among the rows that were ever made.
+    number: u64,
 }
 
 /// A page that a row shared, and the page that it writes in its place. The second one needs the
@@ -215,6 +275,7 @@ impl RowPages {
             first: 0,
             written: 0,
             held: VecDeque::new(),
+            number: pages.borrow_mut().new_row(),
         }
     }
 
@@ -253,8 +314,8 @@ impl RowPages {
     }
 
     /// Prepares the row for writing the positions `begin..end`, which follow held positions or
-    /// overwrite some: it holds their pages, and holds them alone. Returns the pages that need the
-    /// content of others first.
+    /// overwrite some: it holds their pages, and no other holder has these positions. Returns the pages that need the
+    /// content of others first. Until something else happens to the row, preparing it again changes nothing.
     pub(crate) fn prepare(&mut self, begin: usize, end: usize) -> Vec<PageCopy> {
         let mut copies = Vec::new();
         if begin >= end {
@@ -266,32 +327,29 @@ impl RowPages {
         }
         for number in begin / PAGE..=(end - 1) / PAGE {
             let at = number - self.first;
-            let Some(&page) = self.held.get(at) else {
-                self.held.push_back(pages.take());
-                continue;
+            let from = begin.saturating_sub(number * PAGE);
+            let own = match self.held.get(at) {
+                None => {
+                    let own = pages.take();
+                    self.held.push_back(own);
+                    own
+                }
+                Some(&page) if pages.may_write(page, from, self.number) => page,
+                Some(&page) => {
+                    let own = pages.take();
+                    pages.release(page);
+                    self.held[at] = own;
+                    copies.push(PageCopy {
+                        from: page,
+                        to: own,
+                    });
+                    own
+                }
             };
-            if pages.holders(page) > 1 {
-                let own = pages.take();
-                pages.release(page);
-                self.held[at] = own;
-                copies.push(PageCopy {
-                    from: page,
-                    to: own,
-                });
-            }
+            let range = (from, (end - number * PAGE).min(PAGE));
+            pages.write(own, range, self.number);
         }
         copies
-    }
-
-    /// Whether the row holds every page of the positions `begin..end`, and holds them alone.
-    #[cfg(test)]
-    pub(crate) fn is_prepared(&self, begin: usize, end: usize) -> bool {
-        let pages = self.pages.borrow();
-        let mut numbers = begin / PAGE..end.div_ceil(PAGE);
-        numbers.all(|number| {
-            let page = self.page_of(number * PAGE);
-            page.is_some_and(|page| pages.holders(page) == 1)
-        })
     }
 
     /// Releases the pages behind the first `len` positions.
@@ -300,6 +358,9 @@ impl RowPages {
         let mut pages = self.pages.borrow_mut();
         for page in self.held.drain(keep.min(self.held.len())..) {
             pages.release(page);
+        }
+        if let Some(&last) = self.held.get(keep.wrapping_sub(1)) {
+            pages.give_up(last, len - (len - 1) / PAGE * PAGE, self.number);
         }
     }
 
@@ -325,11 +386,14 @@ impl Clone for RowPages {
     fn clone(&self) -> Self {
         let mut pages = self.pages.borrow_mut();
         self.held.iter().for_each(|&page| pages.share(page));
+        let number = pages.new_row();
+        drop(pages);
         Self {
             pages: self.pages.clone(),
             first: self.first,
             written: self.written,
             held: self.held.clone(),
+            number,
         }
     }
 }
@@ -407,7 +471,6 @@ mod tests {
             for copy in copies {
                 self.slots[copy.to as usize] = self.slots[copy.from as usize];
             }
-            assert!(row.is_prepared(len, len + n));
             for position in len..len + n {
                 let page = row.page_of(position).unwrap();
                 assert_ne!(page, SPARE);
@@ -557,9 +620,31 @@ mod tests {
         first.prepare(0, 2000);
         let mut rows: Vec<RowPages> = vec![first; 32];
         assert_eq!(pages.borrow().held(), 2000usize.div_ceil(PAGE));
-        for row in &mut rows[1..] {
-            assert_eq!(row.prepare(2000, 2001).len(), 1);
+        for (at, row) in rows.iter_mut().enumerate() {
+            // The first one goes on in the page of all.
+            assert_eq!(row.prepare(2000, 2001).len(), usize::from(at > 0));
         }
         assert_eq!(pages.borrow().held(), 2000usize.div_ceil(PAGE) + 31);
+    }
+
+    #[test]
+    fn a_row_goes_on_in_a_page_that_a_prefix_keeps() {
+        let pages = Rc::default();
+        let mut row = RowPages::new(&pages);
+        row.prepare(0, 70);
+        let kept = KeptPage::of(&row, 1).unwrap();
+        // A step that is dropped, and one of which a part is rejected.
+        assert_eq!(row.prepare(70, 73), []);
+        assert_eq!(row.prepare(70, 75), []);
+        row.truncate(72);
+        assert_eq!(row.prepare(72, 73), []);
+        // A row that begins with the prefix may not write where the first one has written.
+        let mut other = KeptPage::row(&pages, 1, &[&kept]);
+        assert_eq!(other.prepare(70, 71).len(), 1);
+        // Since another holder may have what the first row had then, that is not overwritten.
+        let second = KeptPage::of(&row, 1).unwrap();
+        row.truncate(71);
+        assert_eq!(row.prepare(71, 72).len(), 1);
+        assert_ne!(row.page_of(71), Some(second.page()));
     }
 }
