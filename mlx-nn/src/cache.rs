@@ -542,10 +542,10 @@ impl ModelCache {
     }
 
     /// Frees the memory of the pool if no row of any cache is in it and none was
-    /// [reserved](Self::reserve).
-    pub fn release(&mut self) {
+    /// [reserved](Self::reserve). Returns whether it did.
+    pub fn release(&mut self) -> bool {
         self.last = None;
-        self.pool.borrow_mut().release();
+        self.pool.borrow_mut().release()
     }
 
     /// The arrays that hold the rows: the pages of all caches of the pool, then recurrent states,

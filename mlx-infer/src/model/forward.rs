@@ -1,7 +1,9 @@
 //! Forward passes: rows of tokens through a model and its cache. All computation with a model uses these functions.
 
+use std::sync::OnceLock;
+
 use mlx_core::fast::{self, Form, Op};
-use mlx_core::{Array, eval, memory};
+use mlx_core::{Array, Device, DeviceKind, eval, memory};
 use mlx_models::Model;
 use mlx_nn::lora::{RowAdapter, TokenAdapters, with_adapters};
 use mlx_nn::{ModelCache, Step};
@@ -20,10 +22,10 @@ pub(crate) fn hidden(model: &dyn Model, cache: &mut ModelCache, rows: &[&[u32]])
     Ok(hidden)
 }
 
-/// If a step has many tokens, a GPU starts on the first layers while the host still builds the
-/// graph.
+/// If a step has more than a few tokens, a GPU starts on the first layers while the host still builds the
+/// graph, which takes about as long as the layers of a hundred tokens.
 fn start_early(step: &mut Step<'_>) -> Result<()> {
-    const MANY: usize = 1024;
+    const MANY: usize = 64;
     if step.tokens() >= MANY && fast::form(Op::Linear)? == Form::Cuda {
         step.start_early();
     }
@@ -71,8 +73,15 @@ pub(crate) fn prefill(model: &dyn Model, cache: &mut ModelCache, ids: &[u32]) ->
 }
 
 /// Frees MLX's cached buffers if they take much memory: later work with other shapes cannot use
-/// them.
+/// them. A GPU with memory of its own has a limit for them ([`memory`](super::memory)). Freeing them would
+/// stop it for tens of milliseconds.
 pub(crate) fn free_buffers() -> Result<()> {
+    static HAS_LIMIT: OnceLock<bool> = OnceLock::new();
+    let has_limit = || matches!(memory::of_device(), Ok(Some(_)));
+    let is_gpu = Device::default_device()?.kind == DeviceKind::Gpu;
+    if is_gpu && *HAS_LIMIT.get_or_init(has_limit) {
+        return Ok(());
+    }
     if memory::cached()? > WorkSizes::of_device().free_bytes {
         memory::clear_cache()?;
     }

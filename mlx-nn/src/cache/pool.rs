@@ -12,7 +12,7 @@ use mlx_core::fast::Projection;
 use mlx_core::ops::create::full;
 use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, eval, fast, inplace};
 
-use super::pages::{PAGE, PageCopy, Pages, RowPages};
+use super::pages::{PAGE, PageCopy, Pages, RowPages, SPARE};
 use super::state::refusal;
 use super::{CacheOptions, LayerKind, RowPart};
 use crate::attend::{Keys, Paged, store_in_pages};
@@ -147,7 +147,15 @@ impl PagePool {
             group.reserved = pages;
         }
         self.moved += 1;
-        Ok(())
+        // MLX compiles its kernels for GPUs at their first use, which takes seconds: here, where no row waits.
+        let spare = PageCopy {
+            from: SPARE,
+            to: SPARE,
+        };
+        for group in 0..self.groups.len() {
+            self.copy(group, &[spare])?;
+        }
+        eval(self.arrays())
     }
 
     pub(crate) fn groups(&self) -> &[Group] {
@@ -232,19 +240,18 @@ impl PagePool {
         }
     }
 
-    /// Frees the memory if no page is held and none was reserved.
-    pub(crate) fn release(&mut self) {
-        if self
-            .groups
-            .iter()
-            .all(|group| group.reserved == 0 && group.pages.borrow().held() == 0)
-        {
+    /// Frees the memory if no page is held and none was reserved. Returns whether it did.
+    pub(crate) fn release(&mut self) -> bool {
+        let is_free = |group: &Group| group.reserved == 0 && group.pages.borrow().held() == 0;
+        let frees = self.groups.iter().all(is_free);
+        if frees {
             self.moved += 1;
             for layer in self.layers.iter_mut().flatten() {
                 layer.arrays.clear();
                 layer.settled.clear();
             }
         }
+        frees
     }
 
     /// Copies pages in all layers of a group.
