@@ -90,8 +90,8 @@ impl Replay {
     /// Whether [`relaunch`](Self::relaunch) can launch the last computation, if its inputs fit.
     ///
     /// It can if the last computation was launched as a CUDA graph, all declared inputs were different evaluated arrays,
-    /// and no other small input differs from one computation to the next. A single number that was the same in the last two
-    /// computations counts as one that does not differ.
+    /// and no other small input differs from one computation to the next. A single number, or an array, that was the same in the
+    /// last two computations counts as one that does not differ.
     pub fn repeats(&self) -> bool {
         // SAFETY: a live handle.
         unsafe { sys::mlxrs_replay_repeats(self.raw) }

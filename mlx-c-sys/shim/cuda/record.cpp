@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "mlx/backend/cuda/allocator.h"
+#include "mlx/memory.h"
 #include "mlx/distributed/primitives.h"
 #include "mlx/primitives.h"
 #include "ops/node.h"
@@ -174,6 +175,7 @@ std::shared_ptr<Captured> capture(
   is_failure = true;
   auto s = graph.nodes[0].primitive->stream();
   auto captured = std::make_shared<Captured>();
+  size_t before = mx::get_active_memory();
   try {
     if (!take_inputs(graph, differs, declared, *captured, s)) {
       // For example a KV cache that has grown. The next step may have the same buffers again.
@@ -219,6 +221,8 @@ std::shared_ptr<Captured> capture(
       }
     }
   }
+  size_t after = mx::get_active_memory();
+  captured->bytes = after > before ? after - before : 0;
   captured->graph = graph;
   captured->graph.heads.clear();
   captured->kept.insert(captured->kept.end(), graph.values.begin(), graph.values.end());

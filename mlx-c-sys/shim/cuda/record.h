@@ -19,6 +19,8 @@ struct Captured {
   std::vector<bool> writes;
   // All other arrays whose memory the captured kernels use.
   std::vector<mx::array> kept;
+  // The bytes of arrays that only this graph uses.
+  size_t bytes = 0;
   CUgraphExec exec = nullptr;
 
   ~Captured() {

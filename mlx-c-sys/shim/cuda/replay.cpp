@@ -5,6 +5,7 @@
 
 #include "core/settings.h"
 #include "core/walk.h"
+#include "mlx/backend/cuda/allocator.h"
 #include "mlx/event.h"
 #include "mlx/primitives.h"
 #include "mlx/transforms.h"
@@ -14,9 +15,19 @@
 
 namespace mlxrs::cuda {
 
+// The arrays of a new graph that a launch of the captured one needs: the leaves that can differ, and one output of each
+// node that writes in place.
+struct Fresh {
+  std::vector<mx::array> inputs;
+  std::vector<std::pair<int, mx::array>> heads;
+};
+
 namespace {
 
-constexpr int most_failures = 3;
+// Graphs that are set aside: their number, and the bytes of their own arrays.
+constexpr size_t most_aside = 16, most_bytes_aside = size_t{2} << 30;
+
+constexpr int most_pause = 1 << 10;
 
 // In place of the leaf of a declared array that is not evaluated. That of one that the graph does not read is -1.
 constexpr int unready = -2;
@@ -93,13 +104,6 @@ class Replayed : public mx::Primitive {
 
  private:
   std::shared_ptr<Captured> captured_;
-};
-
-// The arrays of a new graph that a launch of the captured one needs: the leaves that can differ, and one output of each
-// node that writes in place.
-struct Fresh {
-  std::vector<mx::array> inputs;
-  std::vector<std::pair<int, mx::array>> heads;
 };
 
 // Compares the graph behind `roots` with the captured one while it walks through it, and collects `Fresh`. Returns
@@ -196,7 +200,7 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
   }
   auto s = roots[0].has_primitive() ? roots[0].primitive().stream() : mx::default_stream(mx::default_device());
   static const bool wanted = is_on("MLX_CUDA_REPLAY");
-  bool usable = wanted && failures_ < most_failures && s.device == mx::Device::gpu && is_usable(s) && launches_directly();
+  bool usable = wanted && s.device == mx::Device::gpu && is_usable(s) && launches_directly();
   // Queues a launch of the captured graph in place of the graph that was walked last.
   auto replay = [&](Fresh fresh) {
     std::vector<int> leaves;
@@ -217,7 +221,14 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
       return;
     }
   }
-  drop_captured();
+  if (usable) {
+    if (auto fresh = take_back(roots, s)) {
+      before.reset();
+      replay(std::move(*fresh));
+      return;
+    }
+  }
+  set_aside();
   before.reset();
   auto graph = usable ? graph_of(roots, s) : std::nullopt;
   if (!graph) {
@@ -225,7 +236,7 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
     mx::async_eval(std::move(roots));
     return;
   }
-  if (auto inputs = inputs_of(*graph)) {
+  if (auto inputs = wait_ > 0 ? std::nullopt : inputs_of(*graph)) {
     std::vector<bool> is_declared(inputs->size());
     for (const auto& a : declared) {
       if (int leaf = walk().leaf_of(a); leaf >= 0) {
@@ -234,11 +245,21 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
         (*inputs)[leaf] = (*inputs)[leaf] || graph->leaves[leaf].bytes > small;
       }
     }
+    // Small arrays that the host has made may be others in a later batch of the same shape, whose steps this graph can launch.
+    for (size_t i = 0; i < inputs->size(); i++) {
+      const auto& leaf = graph->leaves[i];
+      bool is_small = leaf.bytes <= small && leaf.is_dense && !leaf.shape.empty();
+      (*inputs)[i] = (*inputs)[i] || (is_small && static_cast<const mx::cu::CudaBuffer*>(leaf.buffer)->device < 0);
+    }
     bool is_failure = false;
     captured_ = capture(*graph, *inputs, is_declared, is_failure);
-    failures_ += is_failure;
+    pause_ = is_failure ? std::clamp(2 * pause_, 2, most_pause) : 0;
+    wait_ = pause_;
+  } else {
+    wait_ = std::max(wait_ - 1, 0);
   }
   if (captured_) {
+    seen_.reset();
     Fresh fresh;
     for (size_t i = 0; i < captured_->inputs.size(); i++) {
       if (captured_->inputs[i]) {
@@ -259,7 +280,7 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
   std::erase_if(seen_->values, [](const mx::array& a) { return a.nbytes() > small; });
 }
 
-void Replay::drop_captured() {
+void Replay::set_aside() {
   if (captured_) {
     usual_.reset();
     if (launches_ >= worthy) {
@@ -267,10 +288,39 @@ void Replay::drop_captured() {
       for (const auto& input : captured_->inputs) {
         usual.inputs.push_back(input.has_value());
       }
+      aside_.push_back(std::move(captured_));
     }
   }
   captured_.reset();
   launches_ = 0;
+  size_t bytes = 0, kept = 0;
+  for (; kept < std::min(aside_.size(), most_aside); kept++) {
+    bytes += aside_[aside_.size() - 1 - kept]->bytes;
+    if (bytes > most_bytes_aside) {
+      break;
+    }
+  }
+  aside_.erase(aside_.begin(), aside_.end() - static_cast<std::ptrdiff_t>(kept));
+}
+
+std::optional<Fresh> Replay::take_back(const std::vector<mx::array>& roots, mx::Stream s) {
+  auto is_alike = [](const mx::array& a, const mx::array& b) { return a.shape() == b.shape() && a.dtype() == b.dtype(); };
+  auto has_shapes = [&](const std::shared_ptr<Captured>& other) {
+    return std::equal(other->roots.begin(), other->roots.end(), roots.begin(), roots.end(), is_alike);
+  };
+  for (size_t i = aside_.size(); i-- > 0;) {
+    auto other = aside_[i];
+    auto fresh = has_shapes(other) ? fresh_of(*other, roots, s) : std::nullopt;
+    if (!fresh) {
+      continue;
+    }
+    aside_.erase(aside_.begin() + static_cast<std::ptrdiff_t>(i));
+    set_aside();
+    captured_ = std::move(other);
+    launches_ = worthy;
+    return fresh;
+  }
+  return std::nullopt;
 }
 
 std::optional<std::vector<bool>> Replay::inputs_of(const Graph& graph) const {
@@ -305,7 +355,11 @@ bool Replay::varies_only_at(
       continue;
     }
     size_t at = next++;
-    if (!is_declared[leaf] && !(before && is_same_number(inputs[at], before->inputs[at]))) {
+    auto is_constant = [&] {
+      const auto &a = inputs[at], &b = before->inputs[at];
+      return is_same_number(a, b) || (a.data_shared_ptr() == b.data_shared_ptr() && a.offset() == b.offset());
+    };
+    if (!is_declared[leaf] && !(before && is_constant())) {
       return false;
     }
   }

@@ -5,8 +5,8 @@
 // that graph. Small inputs that differ each time (tokens, positions, keys of random numbers) are copied to the arrays
 // that the captured kernels read, and results are copied to new arrays. A graph that differs is evaluated as usual, or
 // captured at once if it has as many nodes and leaves as one that was launched several times: it is the same step with
-// other buffers or another number of rows. A caller that knows which of its arrays differ can launch the captured graph
-// again without a graph of arrays.
+// other buffers or another number of rows. The graphs of other numbers of rows are kept, as far as their memory allows. A
+// caller that knows which of its arrays differ can launch the captured graph again without a graph of arrays.
 #pragma once
 
 #include <memory>
@@ -18,6 +18,7 @@
 namespace mlxrs::cuda {
 
 struct Captured;
+struct Fresh;
 
 class Replay {
  public:
@@ -27,8 +28,8 @@ class Replay {
   void eval(std::vector<mx::array> roots, const std::vector<mx::array>& declared);
 
   // Whether the last computation was a launch of a captured graph in which only declared arrays differ from launch to
-  // launch, so that `relaunch` can launch it without a graph of arrays. A number that was not declared does not count if it
-  // was the same in the launch before.
+  // launch, so that `relaunch` can launch it without a graph of arrays. A number or an array that was not declared does not
+  // count if it was the same in the launch before.
   bool repeats() const {
     return last_ && last_->repeats;
   }
@@ -51,7 +52,7 @@ class Replay {
     bool repeats;
   };
 
-  // Whether none of `leaves` appears twice or is not evaluated, and all other `inputs` of a launch are numbers that were the same `before`.
+  // Whether none of `leaves` appears twice or is not evaluated, and all other `inputs` of a launch were the same `before`.
   bool varies_only_at(
       const std::vector<int>& leaves, const std::vector<mx::array>& inputs, const std::optional<Launched>& before) const;
 
@@ -61,8 +62,10 @@ class Replay {
     std::vector<bool> inputs;
   };
 
-  // Drops the captured graph. If it was launched often, `usual_` describes it.
-  void drop_captured();
+  // Sets the captured graph aside if it was launched often, and drops it otherwise.
+  void set_aside();
+  // Takes back a graph that was set aside, if it is the one behind `roots`. Returns what a launch needs.
+  std::optional<Fresh> take_back(const std::vector<mx::array>& roots, mx::Stream s);
 
   // Which leaves of a graph can differ, if it is to be captured: those that differ from the last graph, if it is the same,
   // and those of the usual graph, if that one has the same size.
@@ -71,14 +74,17 @@ class Replay {
   // The last graph that was evaluated without a capture. It keeps small leaves only.
   std::optional<Graph> seen_;
   std::shared_ptr<Captured> captured_;
+  // Graphs that were captured before, those that were set aside last at the end.
+  std::vector<std::shared_ptr<Captured>> aside_;
   // The number of launches of the captured graph.
   size_t launches_ = 0;
   // The last captured graph that was worth its capture.
   std::optional<Usual> usual_;
   // Nothing if the last computation was not a launch.
   std::optional<Launched> last_;
-  // The number of captures that ended in an error. After most_failures no further capture is tried.
-  int failures_ = 0;
+  // After a capture that has failed, the next one is tried `pause_` computations later, of which `wait_` are left. The pause
+  // doubles with each failure: collectives, for example, can be captured only after they have run.
+  int pause_ = 0, wait_ = 0;
 };
 
 } // namespace mlxrs::cuda

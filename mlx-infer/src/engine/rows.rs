@@ -9,6 +9,7 @@ mod verify;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::mem::take;
 use std::sync::LazyLock;
 
 use mlx_core::{Array, Replay, async_eval, eval};
@@ -37,14 +38,15 @@ pub(crate) struct Rows<'m> {
     slots: Vec<Option<Id>>,
     /// The adapters of rows that have one.
     adapters: BTreeMap<Id, RowAdapter>,
-    /// Queues steps. It is dropped when the batch gets another number of slots.
+    /// Queues steps. It is dropped when the pool gets other arrays.
     replay: Option<Replay>,
-    /// Queue verify steps, by the places of each slot. They are dropped with `replay`.
-    verifies: BTreeMap<usize, VerifyStep>,
-    /// Queue the drafts of the model's head, by their tokens. They are dropped with `replay`.
-    draws: BTreeMap<usize, Replay>,
-    /// The same for heads that read pairs, with the positions of the step before, by the places of each slot and the drafts.
-    rounds: BTreeMap<(usize, usize), DraftRound>,
+    /// Queue verify steps, by the number of slots and the places of each. They are dropped with `replay`.
+    verifies: BTreeMap<(usize, usize), VerifyStep>,
+    /// Queue the drafts of the model's head, by the number of slots and their tokens. They are dropped with `replay`.
+    draws: BTreeMap<(usize, usize), Replay>,
+    /// The same for heads that read pairs, with the positions of the step before, by the number of slots, the places of
+    /// each and the drafts.
+    rounds: BTreeMap<(usize, usize, usize), DraftRound>,
     /// Bytes of the recurrent states of a row.
     state_bytes: usize,
     /// Whether verify steps have a fixed shape, which costs places without tokens.
@@ -177,9 +179,14 @@ impl<'m> Rows<'m> {
     }
 
     /// A batch without rows, in the same pool.
-    fn emptied(&self) -> Self {
+    fn emptied(&mut self) -> Self {
+        self.forget_steps();
         Self {
             pads: self.pads,
+            replay: self.replay.take(),
+            verifies: take(&mut self.verifies),
+            draws: take(&mut self.draws),
+            rounds: take(&mut self.rounds),
             ..Self::new(self.model, self.cache.beside(0))
         }
     }
@@ -197,17 +204,37 @@ impl<'m> Rows<'m> {
 
     /// Frees these slots.
     pub(crate) fn narrow(&mut self) -> Result<()> {
-        self.forget_steps();
+        self.drop_steps();
         self.cache.narrow_states()?;
         Ok(async_eval(self.cache.row_arrays())?)
     }
 
-    /// Drops the captured steps, before the batch gets another number of slots or other arrays.
+    /// Before the batch gets another number of slots: the next step repeats none before. Captured steps are kept for
+    /// the time when there are as many slots again, but not very many.
     fn forget_steps(&mut self) {
-        (self.replay, self.repeatable) = (None, None);
+        const MANY: usize = 24;
+        self.repeatable = None;
+        if self.verifies.len() + self.draws.len() + self.rounds.len() > MANY {
+            self.drop_drafting_steps();
+        }
+        // Graphs with collectives are not kept: how NCCL works with many of them was not measured.
+        if self.model.options().ranks.size() > 1 {
+            self.drop_drafting_steps();
+            self.replay = None;
+        }
+    }
+
+    fn drop_drafting_steps(&mut self) {
         self.verifies.clear();
         self.draws.clear();
         self.rounds.clear();
+    }
+
+    /// Drops all captured steps, which hold the arrays of the pool, before it gets others.
+    fn drop_steps(&mut self) {
+        self.forget_steps();
+        self.drop_drafting_steps();
+        self.replay = None;
     }
 
     /// A cache whose rows can join the batch without a copy.
@@ -227,12 +254,15 @@ impl<'m> Rows<'m> {
 
     /// Drops the memory of the pool after a failed evaluation.
     pub(crate) fn recover(&mut self) {
+        self.drop_steps();
         self.cache.recover();
     }
 
     /// Frees the memory of the pool if no row and no stored prefix is in it.
     pub(crate) fn release(&mut self) {
-        self.cache.release();
+        if self.cache.release() {
+            self.drop_steps();
+        }
     }
 
     /// The number of slots with a row.
@@ -319,9 +349,11 @@ impl<'m> Rows<'m> {
 
     /// Takes the cache of a batch whose only row is that of `id`. The batch is empty afterwards.
     pub(crate) fn take(&mut self, id: Id) -> Option<ModelCache> {
-        let is_alone = self.slots[..] == [Some(id)] && self.read_head_input().is_ok();
+        if self.slots[..] != [Some(id)] || self.read_head_input().is_err() {
+            return None;
+        }
         let new = self.emptied();
-        is_alone.then(|| std::mem::replace(self, new).cache)
+        Some(std::mem::replace(self, new).cache)
     }
 
     /// Queues a step after the one in progress.
@@ -577,7 +609,7 @@ impl Undecided {
 }
 
 /// The replay of a size, made at its first use.
-fn replay_of(all: &mut BTreeMap<usize, Replay>, size: usize) -> Result<&mut Replay> {
+fn replay_of<K: Ord>(all: &mut BTreeMap<K, Replay>, size: K) -> Result<&mut Replay> {
     Ok(match all.entry(size) {
         Entry::Occupied(held) => held.into_mut(),
         Entry::Vacant(new) => new.insert(Replay::new()?),

@@ -148,7 +148,7 @@ impl<'m> Rows<'m> {
         let columns = columns.collect::<mlx_core::Result<Vec<_>>>()?;
         let drawn = concat(&columns, 1)?;
         match is_replayed {
-            true => replay_of(&mut self.draws, most)?.async_eval([&drawn], [&drawn; 0])?,
+            true => replay_of(&mut self.draws, (self.slots.len(), most))?.async_eval([&drawn], [&drawn; 0])?,
             false => async_eval([&drawn])?,
         }
         let lens = lines.into_iter().flatten();
@@ -201,7 +201,7 @@ impl<'m> Rows<'m> {
             settings: settings.collect(),
             adapters: self.slot_adapters(),
         };
-        let round = match self.rounds.entry((places, most)) {
+        let round = match self.rounds.entry((self.slots.len(), places, most)) {
             Entry::Occupied(held) => held.into_mut(),
             Entry::Vacant(new) => new.insert(DraftRound::new()?),
         };

@@ -171,7 +171,7 @@ impl Rows<'_> {
                     .flatten()
                     .for_each(|line| line.foresee(requests));
                 let settings = all_settings(&lines, requests, Some(places));
-                let held = self.verifies.get_mut(&places);
+                let held = self.verifies.get_mut(&(self.slots.len(), places));
                 let held = held.filter(|held| held.adapters == adapters);
                 let repeated =
                     held.map(|held| held.repeat(&mut self.cache, &widths, &tokens, &settings));
@@ -247,7 +247,7 @@ impl Rows<'_> {
                 let reads_logits = lines.iter().flatten().any(reads_logits);
                 match places.filter(|_| step.is_in_place() && !reads_logits) {
                     Some(places) => {
-                        let held = match self.verifies.entry(places) {
+                        let held = match self.verifies.entry((self.slots.len(), places)) {
                             Entry::Occupied(held) => held.into_mut(),
                             Entry::Vacant(new) => new.insert(VerifyStep::new()?),
                         };
