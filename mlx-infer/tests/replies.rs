@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// A template, the form of its calls, whether a reply has reasoning, and the text that ends it.
 type Case = (&'static str, ToolFormat, bool, &'static str);
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     (
         "command4",
         ToolFormat::Command,
@@ -21,6 +21,12 @@ const CASES: [Case; 16] = [
     (
         "deepseek_v4",
         ToolFormat::DsmlCalls,
+        true,
+        "<｜end▁of▁sentence｜>",
+    ),
+    (
+        "deepseek_v41",
+        ToolFormat::DsmlSpaced,
         true,
         "<｜end▁of▁sentence｜>",
     ),

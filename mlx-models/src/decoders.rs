@@ -12,6 +12,7 @@
 
 mod build;
 pub mod causal_lm;
+pub(crate) mod engram;
 pub(crate) mod ngrams;
 pub mod parallel_residual;
 pub(crate) mod per_layer_inputs;

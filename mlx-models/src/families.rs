@@ -504,6 +504,11 @@ families! {
         names: deepseek_v4::names,
         bits: deepseek_v4::BITS,
     }
+    deepseek_v41: ["deepseek_v41", "deepseek_v41_text"] {
+        wrappers: &["deepseek_v41"],
+        names: deepseek_v41::names,
+        bits: deepseek_v4::BITS,
+    }
     phi3small: ["phi3small"] {
         tied: true,
         names: phi3small::names,

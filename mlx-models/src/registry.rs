@@ -17,12 +17,6 @@ pub use crate::families::Family;
 pub use drafter::DraftKind;
 pub use load::{LoadOptions, Loaded, Outline, initialised, load, load_from};
 
-/// Published `model_type`s that are not supported, and the reason.
-const REFUSED: &[(&str, &str)] = &[(
-    "deepseek_v41",
-    "its layers attend to blocks that others have compressed, and look up n-grams that are hashed by texts of the tokenizer",
-)];
-
 /// The families that can be loaded: those of this crate, and those that a program adds.
 ///
 /// ```
@@ -120,10 +114,8 @@ impl Registry {
             Some((*known, family))
         });
         found.ok_or_else(|| {
-            let reason = REFUSED.iter().find(|(refused, _)| *refused == name);
-            let reason = reason.map_or(String::new(), |(_, reason)| format!(": {reason}"));
             config.unsupported(format!(
-                "model_type {name:?} is not supported{reason}; known: {}; encoders: {}",
+                "model_type {name:?} is not supported; known: {}; encoders: {}",
                 self.known_types().join(", "),
                 encoder_types().join(", ")
             ))

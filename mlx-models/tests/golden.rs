@@ -12,6 +12,7 @@ mod golden {
     mod in_memory;
     mod long;
     mod narrow;
+    mod ngrams;
     mod published_bits;
     mod renamed;
     pub mod run;

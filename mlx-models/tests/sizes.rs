@@ -180,7 +180,8 @@ fn agree(place: &str, found: &Loaded) {
                 ((1, kept, kept), &[kept][..]),
                 "{place}"
             );
-            let index = norm_of("compressor.indexer.kv_norm").map(|norm| norm[0]);
+            let index = norm_of("compressor.indexer.kv_norm").or_else(|| norm_of("indexer.k_norm"));
+            let index = index.map(|norm| norm[0]);
             assert_eq!(layer.index_dim, index, "{place}");
             continue;
         }

@@ -38,6 +38,8 @@ const SUPPORTED: &[&str] = &[
     "baichuan_m1",
     "bamba",
     "cwm",
+    "deepseek_v4",
+    "deepseek_v41",
     "exaone",
     "falcon_mamba",
     "flex_olmo",
@@ -74,8 +76,8 @@ const SUPPORTED: &[&str] = &[
     "youtu",
 ];
 
-/// Types that are not loaded, and words of the reason in the message.
-const REFUSED: &[(&str, &str)] = &[("deepseek_v41", "blocks that others have compressed")];
+/// Types that are not loaded, and words of the message.
+const REFUSED: &[(&str, &str)] = &[("axk1", "\"axk1\" is not supported")];
 
 /// Keys whose values are not supported, and words of the message.
 #[test]

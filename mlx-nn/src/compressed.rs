@@ -14,12 +14,16 @@ use crate::module::Param;
 use crate::norm::RmsNorm;
 use crate::normed::{Input, Normed};
 use crate::rope::{Rope, RopeConfig};
+use crate::rounding::{ROUNDED_BLOCK, eight_bits};
 use crate::shard::{Cut, Heads, Ranks, Shard};
 use crate::step::{Step, blocks};
 
 mod compressor;
+mod sourced;
 
 use compressor::Compressor;
+use sourced::Sourced;
+pub use sourced::{Candidates, SourcedBlocks, SourcedIndex};
 
 /// Sizes and options of a [`CompressedAttention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +46,11 @@ pub struct CompressedConfig {
     pub eps: f32,
     /// Blocks of positions that queries also see.
     pub blocks: Option<BlocksConfig>,
+    /// Blocks that some layers compress and the layers after them see. Not together with `blocks`.
+    pub sourced: Option<SourcedBlocks>,
+    /// Inputs of projections, queries and kept vectors are rounded to few bits, and queries have no norm by head
+    /// (DeepSeek V4.1).
+    pub rounds: bool,
 }
 
 /// How blocks of positions are compressed, and which of them queries see.
@@ -98,6 +107,17 @@ impl CompressedConfig {
                 states.push(LayerKind::Latent);
             }
         }
+        if let Some(blocks) = self.sourced.filter(|blocks| blocks.keeps) {
+            if blocks.size > 1 {
+                parts.push(StatePart::Window {
+                    name: "blocks",
+                    len: blocks.size - 1,
+                    width: 2 * self.head_dim,
+                });
+            }
+            let index = blocks.index.map(|_| LayerKind::Latent);
+            states.extend([Some(LayerKind::Latent), index].into_iter().flatten());
+        }
         let shape = RecurrentShape::new(&parts).with_rerun();
         states.push(LayerKind::Recurrent(shape));
         states
@@ -116,6 +136,7 @@ pub struct CompressedAttention {
     o_b_proj: Linear,
     sinks: Param,
     compressor: Option<BlocksOf>,
+    sourced: Option<Sourced>,
     rope: Rope,
     back: Rope,
     rope_dim: i32,
@@ -123,7 +144,7 @@ pub struct CompressedAttention {
 }
 
 crate::module!(CompressedAttention { q_a_proj, q_a_norm, q_b_proj, kv_proj, kv_norm, o_a_proj, o_b_proj, sinks, compressor }
-               plain { rope, back, rope_dim, config });
+               flat { sourced } plain { rope, back, rope_dim, config });
 
 /// The compressor of an attention, and its indexer.
 #[derive(Clone, Debug)]
@@ -225,6 +246,10 @@ impl CompressedAttention {
             o_b_proj: Linear::empty(groups * group_rank, hidden, false)?,
             sinks: Param::empty(&[heads])?.never_narrowed(),
             compressor: blocks.transpose()?,
+            sourced: match config.sourced {
+                Some(blocks) => Some(Sourced::empty(blocks, &config, &turning)?),
+                None => None,
+            },
             back: Rope::new(&back, rope.dims)?,
             rope: turning,
             rope_dim: rope.dims,
@@ -243,17 +268,33 @@ impl CompressedAttention {
         step: &mut Step<'_>,
     ) -> Result<Array> {
         let (x, c) = (x.into(), &self.config);
-        let [latents, k] = Linear::forward_all([&self.q_a_proj, &self.kv_proj], x)?;
+        let rounded = match c.rounds {
+            true => Some(eight_bits(x.array()?)?),
+            false => None,
+        };
+        let input = rounded.as_ref().map_or(x, Input::from);
+        let [latents, k] = Linear::forward_all([&self.q_a_proj, &self.kv_proj], input)?;
         let latents = Normed::rms(latents, &self.q_a_norm);
-        let q = split_heads(&self.q_b_proj.forward(&latents)?, c.head_dim)?;
-        let q = fast::rms_norm(&q, None, c.eps)?;
+        let rounded = match c.rounds {
+            true => Some(eight_bits(latents.array()?)?),
+            false => None,
+        };
+        let latents = rounded.as_ref().map_or(Input::from(&latents), Input::from);
+        let mut q = split_heads(&self.q_b_proj.forward(latents)?, c.head_dim)?;
+        if !c.rounds {
+            q = fast::rms_norm(&q, None, c.eps)?;
+        }
         let q = end_turned(&self.rope, &q, self.rope_dim, step)?;
         let k = self.kv_norm.forward(&k)?.expand_dims(1)?;
-        let k = end_turned(&self.rope, &k, self.rope_dim, step)?.squeeze(1)?;
+        let mut k = end_turned(&self.rope, &k, self.rope_dim, step)?.squeeze(1)?;
+        if c.rounds {
+            k = eight_bits(&k)?;
+        }
         let last = state + c.states().len() - 1;
-        let of_blocks = match &self.compressor {
-            Some(blocks) => blocks.forward(x, Input::from(&latents), (state, last), step)?,
-            None => None,
+        let of_blocks = match (&self.compressor, &self.sourced) {
+            (Some(blocks), _) => blocks.forward(x, latents, (state, last), step)?,
+            (None, Some(blocks)) => blocks.forward(x, latents, (state, last), step)?,
+            (None, None) => None,
         };
         let options = Attend {
             scale: (c.head_dim as f32).powf(-0.5),
@@ -278,8 +319,11 @@ impl CompressedAttention {
         let numbers = create::arange(0.0, f64::from(groups), 1.0, DType::I32)?;
         let numbers = numbers.broadcast_to(&[tokens, groups])?;
         let y = self.o_a_proj.forward(&grouped, &numbers)?;
-        self.o_b_proj
-            .forward(&y.reshape(&[1, tokens, groups * group_rank])?)
+        let mut y = y.reshape(&[1, tokens, groups * group_rank])?;
+        if self.config.rounds {
+            y = eight_bits(&y)?;
+        }
+        self.o_b_proj.forward(&y)
     }
 }
 
@@ -302,6 +346,13 @@ impl Shard for CompressedAttention {
             ..
         } = self.config;
         let (own, of_groups) = (ranks.share(heads), ranks.share(groups));
+        if self.config.rounds && group_rank % ROUNDED_BLOCK != 0 {
+            let message = format!(
+                "{} ranks cannot share groups of {group_rank} features, of which {ROUNDED_BLOCK} are rounded together",
+                ranks.size()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let queries = own.start * head_dim..own.end * head_dim;
         self.q_b_proj.keep_outputs(std::slice::from_ref(&queries))?;
         self.config.heads = own.end - own.start;
@@ -354,20 +405,27 @@ impl Indexer {
         seen: Array,
         step: &Step<'_>,
     ) -> Result<Array> {
-        let BlocksIndex { heads, dim, top } = self.config;
+        let BlocksIndex { dim, top, .. } = self.config;
         if keys.dim(1)? <= top {
             return Ok(seen);
         }
         let q = split_heads(&self.q_b_proj.forward(latents)?, dim)?;
         let q = end_turned(self.own.rope(), &q, self.own.rope().dims(), step)?;
-        let weights = self.weights_proj.forward(x)?.astype(DType::F32)?;
-        let weights = weights.multiply((heads as f32).powf(-0.5))?;
-        let weights = weights.squeeze(0)?.expand_dims(-1)?;
-        let scores = products(&q.astype(DType::F32)?, keys, step)?; // [T, H, P]
-        let scores = scores.maximum(0.0)?.multiply((dim as f32).powf(-0.5))?;
-        let scores = scores.multiply(&weights)?.sum(1, false)?.expand_dims(0)?;
+        let scores = scores(&q, keys, &self.weights_proj.forward(x)?, step)?;
         best(&scores, &seen, top)?.stop_gradient()
     }
+}
+
+/// The scores F32 `[1, T, P]` of keys `[B, P, D]` for queries `[1, H, T, D]`: sums over heads by `weights [1, T, H]`.
+fn scores(q: &Array, keys: &Array, weights: &Array, step: &Step<'_>) -> Result<Array> {
+    let [_, heads, _, dim] = q.dims()?;
+    let weights = weights
+        .astype(DType::F32)?
+        .multiply((heads as f32).powf(-0.5))?;
+    let weights = weights.squeeze(0)?.expand_dims(-1)?;
+    let scores = products(&q.astype(DType::F32)?, keys, step)?; // [T, H, P]
+    let scores = scores.maximum(0.0)?.multiply((dim as f32).powf(-0.5))?;
+    scores.multiply(&weights)?.sum(1, false)?.expand_dims(0)
 }
 
 /// Heads `[1, H, T, D]` of the step's tokens, whose last `dims` features are turned.

@@ -185,9 +185,13 @@ impl StackedExperts {
     /// # Errors
     /// The shapes do not fit.
     pub fn forward(&self, x: &Array, experts: &Array, weights: Option<&Array>) -> Result<Array> {
+        let (inside, weights) = match self.clamp {
+            Some(clamp) if clamp.rounds => (weights, None),
+            _ => (None, weights),
+        };
         let y = match &self.held {
-            Some(held) => self.of_held(x, experts, held)?,
-            None => self.outputs(x, experts)?,
+            Some(held) => self.of_held(x, experts, held, inside)?,
+            None => self.outputs(x, experts, inside)?,
         };
         let y = match weights {
             Some(weights) => fast::weighted_sum(&y, weights)?,
@@ -199,15 +203,24 @@ impl StackedExperts {
         }
     }
 
-    /// `experts` counts those that are held.
-    fn outputs(&self, x: &Array, experts: &Array) -> Result<Array> {
+    /// `experts` counts those that are held. `weights [N, top_k]` multiply the features inside.
+    fn outputs(&self, x: &Array, experts: &Array, weights: Option<&Array>) -> Result<Array> {
+        let rounded = match self.clamp {
+            Some(clamp) if clamp.rounds => Some(clamp.input(x)?),
+            _ => None,
+        };
+        let x = rounded.as_ref().unwrap_or(x);
         let (gate, up) = (self.gate_proj.as_ref(), &self.up_proj);
         let inner = match (gate, self.activation.gate(), &self.clamp) {
             (Some(gate), Some(kind), None) => gate.gated(up, kind, x, experts)?,
             (Some(gate), _, clamp) => {
                 let (gate, up) = (gate.forward(x, experts)?, up.forward(x, experts)?);
                 match clamp {
-                    Some(clamp) => clamp.gated(&gate, &up)?,
+                    Some(clamp) => {
+                        let weights =
+                            weights.map(|weights| weights.expand_dims(-1)?.expand_dims(-1));
+                        clamp.inside(&gate, &up, weights.transpose()?.as_ref())?
+                    }
                     None => self.activation.gated(&gate, &up)?,
                 }
             }

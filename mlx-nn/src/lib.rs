@@ -190,6 +190,7 @@ pub mod recurrence;
 pub mod residual;
 pub mod rnn;
 pub mod rope;
+mod rounding;
 pub mod rwkv;
 pub mod schedule;
 pub mod selective;
@@ -227,7 +228,10 @@ pub use cache::{
 };
 pub use checkpoint::{Checkpoint, Decoded, FillOptions, Made, Make, fill_lazily};
 pub use clip::clip_grad_norm;
-pub use compressed::{BlocksConfig, BlocksIndex, CompressedAttention, CompressedConfig};
+pub use compressed::{
+    BlocksConfig, BlocksIndex, Candidates, CompressedAttention, CompressedConfig, SourcedBlocks,
+    SourcedIndex,
+};
 pub use conv::{CausalConv, JointConv};
 pub use convolution::{
     Conv1d, Conv2d, Conv3d, ConvNd, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
@@ -277,6 +281,7 @@ pub use recurrence::{Recurrence, RecurrenceConfig};
 pub use residual::Residual;
 pub use rnn::{Gru, Lstm, Rnn};
 pub use rope::{Rope, RopeConfig, RopeScaling};
+pub use rounding::{ROUNDED_BLOCK, eight_bits as rounded_to_eight_bits};
 pub use rwkv::{ChannelMix, Rwkv7, Rwkv7Config};
 pub use schedule::{
     Schedule, cosine_decay, exponential_decay, join_schedules, linear_schedule, step_decay,

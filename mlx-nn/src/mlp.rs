@@ -111,8 +111,13 @@ impl GatedMlp {
             return self.down_proj.forward(&self.activation.gated(&gate, &up)?);
         }
         if let Some(clamp) = self.clamp {
+            let rounded = match clamp.rounds {
+                true => Some(clamp.input(x.array()?)?),
+                false => None,
+            };
+            let x = rounded.as_ref().map_or(x, Input::from);
             let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
-            return self.down_proj.forward(&clamp.gated(&gate, &up)?);
+            return self.down_proj.forward(&clamp.inside(&gate, &up, None)?);
         }
         if let Some([inside, outside]) = self.multipliers {
             let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], x)?;
@@ -141,7 +146,11 @@ impl Shard for GatedMlp {
 
     fn shard(&mut self, ranks: Ranks, unit: i32) -> Result<()> {
         let whole = self.down_proj.weight().shape()[1];
+        let unit = self.clamp.map_or(unit, |clamp| clamp.unit(unit));
         let share = ranks.share_of_blocks(whole, unit);
+        if let Some(clamp) = self.clamp {
+            clamp.check_share(&share, ranks)?;
+        }
         let own = std::slice::from_ref(&share);
         self.gate_proj.keep_outputs(own)?;
         self.up_proj.keep_outputs(own)?;

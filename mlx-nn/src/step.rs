@@ -51,6 +51,8 @@ pub struct Step<'c> {
     turned: RefCell<Vec<(Key, Turned)>>,
     /// The positions that queries see in layers with a selection: Bool `[1, T, S]`.
     selection: Option<Array>,
+    /// The compressed blocks that layers share.
+    pub(crate) shared_blocks: blocks::SharedBlocks,
     /// The keys and values of a step that stores nothing, if later layers read them.
     shared: HashMap<usize, Vec<Array>>,
     /// The places of the tokens whose features are read after the step, if not all are.
@@ -146,6 +148,7 @@ impl<'c> Step<'c> {
             pages: HashMap::new(),
             turned: RefCell::default(),
             selection: None,
+            shared_blocks: blocks::SharedBlocks::default(),
             shared: HashMap::new(),
             reads: None,
             narrows: false,

@@ -41,7 +41,10 @@ impl StreamsConfig {
     }
 
     /// The sum of the streams `[1, T, n E]` by weights `[1, T, n]`: `[1, T, E]`.
-    fn sum(&self, x: &Array, weights: &Array) -> Result<Array> {
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn sum(&self, x: &Array, weights: &Array) -> Result<Array> {
         let apart = self.apart(x)?.multiply(weights.expand_dims(-1)?)?;
         apart.sum(2, false)?.astype(x.dtype())
     }
@@ -118,6 +121,15 @@ impl StreamMixer {
     /// # Errors
     /// The shapes do not fit.
     pub fn read(&self, x: &Array) -> Result<(Array, StreamWeights)> {
+        let (pre, weights) = self.weights(x)?;
+        Ok((self.config.sum(x, &pre)?, weights))
+    }
+
+    /// The weights F32 `[1, T, n]` by which a block reads the streams `[1, T, n E]`, and those of its output.
+    ///
+    /// # Errors
+    /// The shapes do not fit.
+    pub fn weights(&self, x: &Array) -> Result<(Array, StreamWeights)> {
         let c = self.config;
         let n = c.streams;
         let weights = c.weights(x, &self.mix)?;
@@ -141,7 +153,7 @@ impl StreamMixer {
             mixed,
             config: c,
         };
-        Ok((c.sum(x, &pre)?, weights))
+        Ok((pre, weights))
     }
 
     /// Matrices `[1, T, n, n]` whose rows and columns sum to about 1, from `[1, T, n n]`.

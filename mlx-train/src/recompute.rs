@@ -3,7 +3,7 @@
 //! The forward pass keeps the input of each layer and no intermediate results. The backward pass goes from the last
 //! layer to the first: it computes each layer again and differentiates it alone. It runs the head on a few positions at
 //! a time, so that `[B, L, V]` logits never exist. It ends at the first layer with trainable parameters. If layers
-//! share keys and values, the layers from the shared one on are one piece.
+//! share keys and values or compressed blocks, the layers from the shared one on are one piece.
 
 use std::ops::Range;
 
@@ -124,7 +124,8 @@ fn head(
 fn pieces(geometry: &Geometry) -> Vec<Range<usize>> {
     let layers = geometry.layers();
     let n = layers.len();
-    let shared = layers.iter().filter_map(|layer| layer.shares).min();
+    let before = layers.iter().flat_map(|layer| [layer.shares, layer.reads]);
+    let shared = before.flatten().min();
     let alone = (0..shared.unwrap_or(n)).map(|layer| layer..layer + 1);
     alone.chain(shared.map(|shared| shared..n)).collect()
 }

@@ -35,6 +35,7 @@ class Case:
     composed: bool = False  # of classes of another family: transformers does not write its config
     formula: bool = False  # the folder has weights.json (formula.py) instead of the weights, and a part of the log probabilities
     by_mlx_lm: bool = False  # transformers lacks the family: the reference is mlx-lm. With it `formula` and `composed`
+    by_mlx_vlm: bool = False  # the same with mlx-vlm
     packed: bool = False  # experts in mxfp4, as gpt-oss is published; the reference has them unpacked
 
 

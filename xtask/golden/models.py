@@ -53,6 +53,7 @@ from older_cases import older_cases
 from recurrent_cases import recurrent_cases
 from reference import copy_with_config, load, logprob_error, mutated, rounding_margin, run, token_change
 from rope_cases import rope_cases
+from rounded_cases import rounded_cases
 from sparse_cases import sparse_cases
 from stream_cases import stream_cases
 from vision_cases import vision_cases
@@ -97,6 +98,7 @@ def cases():
         further_cases,
         stream_cases,
         sparse_cases,
+        rounded_cases,
     ]
     return [case for cases in known for case in cases()]
 
@@ -125,7 +127,7 @@ def write_case(case, out):
             folder.mkdir()
             write_checkpoint(case, config, seed, folder)
             try:
-                golden, tensors = (examine_by_mlx_lm if case.by_mlx_lm else examine)(case, folder, prompts)
+                golden, tensors = (examine_by_mlx if mlx_reference_of(case) else examine)(case, folder, prompts)
             except Unfit as unfit:
                 why[str(unfit)] = why.get(str(unfit), 0) + 1
                 continue
@@ -162,7 +164,8 @@ def shown(tensors, prompts):
 
 
 def write_checkpoint(case, config, seed, folder):
-    of_reference = by_mlx_lm.empty_tensors(case.config) if case.by_mlx_lm else None
+    reference = mlx_reference_of(case)
+    of_reference = reference.empty_tensors(case.config) if reference else None
     tensors = of_reference or random_tensors(case.config, seed, case.spreads)
     tensors = case.change(tensors) if case.change else tensors
     tensors = {renamed(name, case.rename): tensor for name, tensor in tensors.items()}
@@ -248,21 +251,33 @@ def examine(case, folder, prompts):
     return golden, {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
-def examine_by_mlx_lm(case, folder, prompts):
-    """The same with mlx-lm in float32. In place of float64 its decoding is compared with whole sequences."""
-    runs = by_mlx_lm.runs(folder, prompts)
+def mlx_reference_of(case):
+    """The module that computes the case by another program than transformers. mlx-vlm is imported only for its cases."""
+    if case.by_mlx_vlm:
+        import by_mlx_vlm
+
+        return by_mlx_vlm
+    return by_mlx_lm if case.by_mlx_lm else None
+
+
+def examine_by_mlx(case, folder, prompts):
+    """The same with mlx-lm or mlx-vlm in float32. In place of float64 its decoding is compared with whole sequences."""
+    reference = mlx_reference_of(case)
+    if case.by_mlx_vlm and not reference.is_steady(folder, prompts):
+        raise Unfit("a number is rounded that is close to a border")
+    runs = reference.runs(folder, prompts)
     margin = min(r.margin for r in runs)
     if margin < MIN_MARGIN:
         raise Unfit("a greedy choice is close")
     if min(len(set(r.tokens.tolist())) for r in runs) < MIN_DISTINCT:
         raise Unfit("greedy tokens repeat")
-    mutations = [examine_mutation(m, folder, prompts, runs, by_mlx_lm.runs) for m in case.mutations]
-    error = by_mlx_lm.error_of_decoding(folder, prompts, runs)
+    mutations = [examine_mutation(m, folder, prompts, runs, reference.runs) for m in case.mutations]
+    error = reference.error_of_decoding(folder, prompts, runs)
     if error > 2 * MAX_ERROR:
         raise Unfit("decoding strays from whole sequences")
     golden = {
         "covers": case.covers,
-        "reference": by_mlx_lm.versions(),
+        "reference": reference.versions(),
         "compute_dtype": "float32",
         "configs": sorted(f.name for f in folder.glob("config*.json")),
         "tolerance": TOLERANCE,

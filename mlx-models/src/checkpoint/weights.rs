@@ -8,6 +8,7 @@ use mlx_core::{Error, ErrorKind, Result, Safetensors, files};
 use serde_json::Value;
 
 use super::gguf::{self, GgufTensors};
+use crate::config::TOKEN_MAP;
 use crate::config::parse;
 
 /// Reads a JSON file of a checkpoint folder.
@@ -113,7 +114,26 @@ pub fn open_checkpoint(path: &Path) -> Result<(Value, Weights)> {
         };
         return Ok((config, weights));
     }
-    Ok((read_json(path, "config.json")?, open(path)?))
+    Ok((read_config(path)?, open(path)?))
+}
+
+/// config.json, with the kinds of tokens if there is such a file.
+fn read_config(dir: &Path) -> Result<Value> {
+    let mut config = read_json(dir, "config.json")?;
+    let name = format!("{TOKEN_MAP}.json");
+    if dir.join(&name).is_file() {
+        let has_text = config.get("text_config").is_some_and(Value::is_object);
+        let text = match has_text {
+            true => &mut config["text_config"],
+            false => &mut config,
+        };
+        if let Some(keys) = text.as_object_mut()
+            && !keys.contains_key(TOKEN_MAP)
+        {
+            keys.insert(TOKEN_MAP.to_owned(), read_json(dir, &name)?);
+        }
+    }
+    Ok(config)
 }
 
 /// Opens the files of a folder that may hold a head for multi-token prediction: the files of the head alone if there

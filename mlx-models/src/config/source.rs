@@ -4,6 +4,10 @@ use mlx_nn::Checkpoint;
 
 use super::Config;
 
+/// The file beside config.json, without its ending, that has the kind of each token for features of n-grams: a list of
+/// numbers. Also the key under which a config has it once it is read.
+pub(crate) const TOKEN_MAP: &str = "engram_token_map";
+
 /// What a model is built from.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {

@@ -63,12 +63,10 @@ impl NgramSizes {
         LayerKind::Recurrent(RecurrentShape::new(&parts).with_rerun())
     }
 
-    /// The rows of each table: the primes from `least_rows` on. Layers have successive ones.
+    /// The rows of each table. Layers have successive primes.
     fn primes(&self) -> Vec<i64> {
-        let first = self.index as usize * self.tables() as usize;
-        let from = i64::from(self.least_rows).max(2);
-        let primes = (from..).filter(|&number| is_prime(number));
-        primes.skip(first).take(self.tables() as usize).collect()
+        let count = self.tables() as usize;
+        primes(self.least_rows, self.index as usize * count, count)
     }
 
     /// Odd factors of tokens, of which no product exceeds 63 bits: the mixing function of SplitMix64 over a counter.
@@ -86,6 +84,12 @@ impl NgramSizes {
     }
 }
 
+/// `count` primes from `least` on, after the first `skipped` of them.
+pub(super) fn primes(least: i32, skipped: usize, count: usize) -> Vec<i64> {
+    let primes = (i64::from(least).max(2)..).filter(|&number| is_prime(number));
+    primes.skip(skipped).take(count).collect()
+}
+
 fn is_prime(number: i64) -> bool {
     let divisors = (2..).take_while(|divisor| divisor * divisor <= number);
     number > 1 && divisors.into_iter().all(|divisor| number % divisor != 0)
@@ -93,7 +97,7 @@ fn is_prime(number: i64) -> bool {
 
 /// The hash of each table, as files store it.
 #[derive(Clone, Debug)]
-struct Hashes {
+pub(super) struct Hashes {
     /// I64 `[longest]`: the factor of each token of an n-gram, the last token first.
     layer_multipliers: Array,
     /// I64 `[tables]`: the rows of each table.
@@ -106,16 +110,22 @@ struct Hashes {
 
 impl Hashes {
     fn new(sizes: &NgramSizes) -> Result<Self> {
-        let primes = sizes.primes();
+        let mut hashes = Self::of(&sizes.multipliers(), &sizes.primes())?;
+        let multiple = i64::from(sizes.multiple);
+        hashes.rows = (hashes.rows + multiple - 1) / multiple * multiple;
+        Ok(hashes)
+    }
+
+    /// Hashes with these factors of the tokens of an n-gram, the last token first, and tables of these rows.
+    pub(super) fn of(factors: &[i64], primes: &[i64]) -> Result<Self> {
         let before = |at: usize| primes[..at].iter().sum::<i64>();
         let offsets: Vec<i64> = (0..primes.len()).map(before).collect();
-        let (all, multiple) = (before(primes.len()), i64::from(sizes.multiple));
         let array = |values: &[i64]| Array::from_slice(values, &[values.len() as i32]);
         Ok(Self {
-            layer_multipliers: array(&sizes.multipliers())?,
-            ngram_heads_vocab_sizes: array(&primes)?,
+            layer_multipliers: array(factors)?,
+            ngram_heads_vocab_sizes: array(primes)?,
             ngram_heads_offsets: array(&offsets)?,
-            rows: (all + multiple - 1) / multiple * multiple,
+            rows: before(primes.len()),
         })
     }
 
@@ -149,7 +159,7 @@ impl Hashes {
     }
 
     /// The row of each table, I32 `[1, T, tables]`, from the last tokens, I64 `[1, T]` each, the own token first.
-    fn rows(&self, tokens: &[Array]) -> Result<Array> {
+    pub(super) fn rows(&self, tokens: &[Array]) -> Result<Array> {
         let multiplied = tokens.iter().enumerate().map(|(at, token)| {
             let at = at as i32;
             token.multiply(self.layer_multipliers.slice_axis(0, at, at + 1)?)

@@ -26,7 +26,7 @@ pub(crate) fn enter(
 }
 
 /// The features `x [1, T, S]` and behind them the bytes of `tokens [1, T]`, U32 or I32.
-fn with_tokens(x: &Array, tokens: &Array) -> Result<Array> {
+pub(crate) fn with_tokens(x: &Array, tokens: &Array) -> Result<Array> {
     let tokens = tokens.astype(DType::I32)?.expand_dims(-1)?;
     let byte = |unit: i32| tokens.floor_divide(unit)?.remainder(256);
     let bytes = concat(&[byte(1)?, byte(1 << 8)?, byte(1 << 16)?], -1)?;

@@ -6,8 +6,8 @@ use mlx_nn::{
     CompressedAttention, Correction, ExpertsConfig, ExpertsMlp, LayerKind, StreamMixer, StreamsHead,
 };
 
-use crate::config::Source;
 use crate::config::keys::{self, Defaults, ExpertsDefaults};
+use crate::config::{Config, Source};
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::token_bytes::MOST_TOKENS;
 use crate::model::{LayerGeometry, kv_heads};
@@ -18,10 +18,11 @@ mod tensors;
 
 use layer::{ExpertTable, V4Ends, V4Layer, V4Mlp};
 use sizes::Kind;
-pub(crate) use tensors::{BITS, names};
+pub(crate) use sizes::{experts, ropes};
+pub(crate) use tensors::{BITS, common_names, names};
 
 /// transformers' defaults for keys that a config leaves out.
-const DEFAULTS: Defaults = Defaults {
+pub(crate) const DEFAULTS: Defaults = Defaults {
     vocab: 129_280,
     hidden: 4096,
     intermediate: 2048,
@@ -34,7 +35,7 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-const EXPERTS: ExpertsDefaults = ExpertsDefaults {
+pub(crate) const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     intermediate_key: "moe_intermediate_size",
     intermediate: 2048,
     n_experts: 256,
@@ -43,7 +44,7 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
 };
 
 /// Keys that have no effect: the family has no biases, and its head for multi-token prediction is not read.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "attention_bias",
     "expert_dtype",
     "initializer_range",
@@ -63,9 +64,9 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<V4Layer, (), V4Ends>>
     let config = keys::decoder(c, &DEFAULTS)?;
     let n = config.layers.len();
     let (kinds, hashed) = (sizes::kinds(c, n)?, sizes::hashed(c, n)?);
-    let [near, of_blocks] = sizes::ropes(c, config.attention.head_dim)?;
+    let [near, of_blocks] = ropes(c, config.attention.head_dim)?;
     let streams = keys::streams(c, &config)?;
-    let experts = sizes::experts(c, &config)?;
+    let experts = experts(c, &config, &EXPERTS)?;
     let last = hashed.iter().rposition(|&hashed| hashed);
     if last.is_some() && config.vocab > MOST_TOKENS {
         return Err(c.unsupported(format!("experts by the numbers of {} tokens", config.vocab)));
@@ -117,4 +118,15 @@ pub(crate) fn load(source: &Source<'_>) -> Result<CausalLm<V4Layer, (), V4Ends>>
         bytes: last.is_some(),
     };
     Ok(CausalLm::around(layers, around)?.with_ends(ends))
+}
+
+/// The groups of heads that share a projection of their outputs.
+pub(crate) fn groups(c: &Config, heads: i32) -> Result<i32> {
+    let groups = c.size("o_groups", Some(8))?;
+    match heads % groups {
+        0 => Ok(groups),
+        _ => Err(c.error(format!(
+            "num_attention_heads {heads} is not a multiple of o_groups {groups}"
+        ))),
+    }
 }

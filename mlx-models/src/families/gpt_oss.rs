@@ -64,6 +64,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let experts = ExpertsConfig {
         bias: true,
         clamp: Some(ClampedGate {
+            rounds: false,
             alpha: c.positive("swiglu_alpha", Some(1.702))? as f32,
             limit: c.positive("swiglu_limit", Some(7.0))? as f32,
             shift: 1.0,

@@ -96,6 +96,7 @@ fn config(c: &Config) -> Result<DecoderConfig> {
 /// Gives the layers their MLPs.
 fn mlps(c: &Config, config: &mut DecoderConfig) -> Result<()> {
     let clamp = Some(ClampedGate {
+        rounds: false,
         alpha: c.positive("swiglu_alpha", Some(1.702))? as f32,
         limit: c.positive("swiglu_limit", Some(7.0))? as f32,
         shift: 1.0,

@@ -83,6 +83,7 @@ fn config(c: &Config) -> Result<DecoderConfig> {
         false => c.positive("gegelu_limit", Some(20.0))? as f32,
     };
     let gate = ClampedGate {
+        rounds: false,
         alpha: ALPHA,
         limit,
         shift: 1.0,

@@ -230,6 +230,7 @@ fn ropes(c: &Config, config: &mut DecoderConfig) -> Result<()> {
 fn bound(limits: Option<&Vec<Option<f64>>>, layer: usize) -> Option<ClampedGate> {
     let limit = limits?[layer].filter(|limit| *limit != 0.0)?;
     Some(ClampedGate {
+        rounds: false,
         alpha: 1.0,
         limit: limit as f32,
         shift: 0.0,

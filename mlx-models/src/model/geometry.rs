@@ -43,6 +43,9 @@ pub struct LayerGeometry {
     pub index_dim: Option<i32>,
     /// The earlier layer whose keys and values it reads, if it has none of its own.
     pub shares: Option<usize>,
+    /// The first layer whose results within a step the layer reads beside the residual stream. These
+    /// layers and those between them are differentiated together.
+    pub reads: Option<usize>,
 }
 
 impl LayerGeometry {
@@ -54,6 +57,7 @@ impl LayerGeometry {
             states: vec![kind],
             index_dim: None,
             shares: None,
+            reads: None,
         }
     }
 
@@ -73,6 +77,7 @@ impl LayerGeometry {
             states: Vec::new(),
             index_dim: None,
             shares: Some(layer),
+            reads: None,
         }
     }
 
@@ -84,6 +89,7 @@ impl LayerGeometry {
             states: Vec::new(),
             index_dim: None,
             shares: None,
+            reads: None,
         }
     }
 

@@ -7,7 +7,13 @@ use mlx_nn::{CacheOptions, LoraConfig, ModelCache, value_and_grad};
 
 use super::case::Case;
 
-const CASES: [&str; 3] = ["deepseek_v4", "longcat_flash", "qwen4_exp"];
+const CASES: [&str; 5] = [
+    "deepseek_v4",
+    "deepseek_v41",
+    "deepseek_v41_ngrams",
+    "longcat_flash",
+    "qwen4_exp",
+];
 const TOKENS: i32 = 40;
 
 /// The sum of the absolute gradients of each adapter's B, by its name. With `store` the step's keys and states are kept.

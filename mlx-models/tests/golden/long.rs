@@ -8,7 +8,16 @@ use mlx_nn::{CacheOptions, ModelCache};
 use super::case::Case;
 use super::run::{log_probs, prompt_logits};
 
-const CASES: [&str; 4] = ["deepseek_v4", "glm5_next", "hy_v4", "qwen4_exp"];
+const CASES: [&str; 8] = [
+    "deepseek_v4",
+    "deepseek_v41",
+    "deepseek_v41_ngrams",
+    "deepseek_v41_pairs",
+    "deepseek_v41_singles",
+    "glm5_next",
+    "hy_v4",
+    "qwen4_exp",
+];
 
 /// The widths of steps, and how many of their tokens are kept.
 const STEPS: [(usize, usize); 8] = [

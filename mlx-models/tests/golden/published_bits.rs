@@ -37,7 +37,7 @@ fn write(path: &Path, tensors: &[Stored]) {
 /// The dtype of codes and the scheme of a published matrix; `None` if it is not packed.
 fn packing(name: &str, array: &Array) -> Option<(&'static str, Scheme)> {
     let fits = array.ndim() == 2 && array.shape()[1] % 32 == 0 && name.ends_with(".weight");
-    let is_packed = ["wq_a", "wkv", "wo_a", "w1", "w3"]
+    let is_packed = ["wq_a", "wkv", "wo_a", "w1", "w3", "engram.embed"]
         .iter()
         .any(|part| name.contains(part));
     match (
@@ -51,14 +51,16 @@ fn packing(name: &str, array: &Array) -> Option<(&'static str, Scheme)> {
     }
 }
 
-/// The model of a file in these forms, and that of the numbers that they represent.
-fn both(case: &Case) -> Result<[Loaded; 2]> {
+/// The model of a file in these forms, and that of the numbers that they represent. `counts` are the tensors of 4 and of 8
+/// bits.
+fn both(case: &Case, counts: (usize, usize)) -> Result<[Loaded; 2]> {
     let (mut stored, mut dense) = (Vec::<Stored>::new(), Vec::new());
     for (name, array) in tensors(case) {
         let Some((dtype, scheme)) = packing(&name, &array) else {
             let dtype = match array.dtype() {
                 DType::I64 => "I64",
                 DType::BF16 => "BF16",
+                DType::F32 => "F32",
                 other => panic!("{name}: {other}"),
             };
             stored.push((name.clone(), dtype, array.shape().to_vec(), bytes(&array)));
@@ -83,7 +85,7 @@ fn both(case: &Case) -> Result<[Loaded; 2]> {
         dense.push((name, wide));
     }
     let forms = |form: &str| stored.iter().filter(|tensor| tensor.1 == form).count();
-    assert_eq!((forms("I8"), forms("F8_E4M3")), (36, 15));
+    assert_eq!((forms("I8"), forms("F8_E4M3")), counts);
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("model.safetensors");
     write(&path, &stored);
@@ -95,38 +97,41 @@ fn both(case: &Case) -> Result<[Loaded; 2]> {
         dtype: Some(DType::F32),
         ..LoadOptions::default()
     };
-    let packed = load_from(
-        "deepseek_v4",
-        config,
-        vec![Safetensors::open(&path)?],
-        options,
-    )?;
+    let packed = load_from(&case.name, config, vec![Safetensors::open(&path)?], options)?;
     Ok([
         packed,
-        loaded("deepseek_v4", case.config("config.json"), &dense)?,
+        loaded(&case.name, case.config("config.json"), &dense)?,
     ])
 }
 
-#[test]
-fn deepseek_4_is_read_as_published() {
+/// The file's model equals that of the numbers. Returns its stacks of experts of 4 bits and its other matrices of 8 bits.
+fn agree(name: &str, counts: (usize, usize)) -> [usize; 2] {
     let cases = Case::all().into_iter();
-    let case = cases
-        .into_iter()
-        .find(|case| case.name == "deepseek_v4")
-        .unwrap();
-    let [packed, dense] = both(&case).unwrap();
+    let case = cases.into_iter().find(|case| case.name == name).unwrap();
+    let [packed, dense] = both(&case, counts).unwrap();
     for prompt in &case.prompts {
         let of = |model| log_probs(&prompt_logits(model, prompt).unwrap()).unwrap();
         let (found, expected) = (of(&packed), of(&dense));
         let pairs = found.iter().zip(&expected);
         let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(off < 1e-4, "off by {off}");
+        assert!(off < 1e-4, "{name}: off by {off}");
     }
     let schemes = weights(&packed)
         .into_iter()
         .filter_map(|(_, scheme)| scheme);
     let modes: Vec<QuantMode> = schemes.map(|scheme| scheme.mode).collect();
     let count = |mode| modes.iter().filter(|own| **own == mode).count();
+    [QuantMode::Mxfp4, QuantMode::Mxfp8].map(count)
+}
+
+#[test]
+fn deepseek_4_is_read_as_published() {
     // Stacks of experts in three layers, and the other matrices.
-    assert_eq!([QuantMode::Mxfp4, QuantMode::Mxfp8].map(count), [6, 15]);
+    assert_eq!(agree("deepseek_v4", (36, 15)), [6, 15]);
+}
+
+#[test]
+fn deepseek_4_1_is_read_as_published() {
+    // Also the tables of n-grams and their projections in two layers.
+    assert_eq!(agree("deepseek_v41_ngrams", (36, 19)), [6, 19]);
 }

@@ -28,6 +28,7 @@ impl Shard for StackedExperts {
     /// divided.
     fn shard(&mut self, ranks: Ranks, unit: i32) -> Result<()> {
         self.ranks = Some(ranks);
+        let unit = self.clamp.map_or(unit, |clamp| clamp.unit(unit));
         let shape = self.down_proj.weight.shape();
         let (n_experts, inside) = (shape[0], shape[2]);
         let size = ranks.size() as i32;
@@ -42,6 +43,9 @@ impl Shard for StackedExperts {
             return Ok(());
         }
         let share = ranks.share_of_blocks(inside, unit);
+        if let Some(clamp) = self.clamp {
+            clamp.check_share(&share, ranks)?;
+        }
         for matrix in matrices {
             matrix.keep(1, share.clone())?;
         }
@@ -53,11 +57,17 @@ impl Shard for StackedExperts {
 
 impl StackedExperts {
     /// The outputs of the experts that this rank holds, and zeros of the others.
-    pub(super) fn of_held(&self, x: &Array, experts: &Array, held: &Range<i32>) -> Result<Array> {
+    pub(super) fn of_held(
+        &self,
+        x: &Array,
+        experts: &Array,
+        held: &Range<i32>,
+        weights: Option<&Array>,
+    ) -> Result<Array> {
         let own = experts.astype(DType::I32)?.subtract(held.start)?;
         let n = held.end - held.start;
         let is_own = own.greater_equal(0)?.logical_and(own.less(n)?)?;
-        let y = self.outputs(x, &is_own.select(&own, 0)?)?;
+        let y = self.outputs(x, &is_own.select(&own, 0)?, weights)?;
         is_own.expand_dims(-1)?.select(&y, 0.0)
     }
 }

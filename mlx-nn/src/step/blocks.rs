@@ -25,6 +25,19 @@ pub(crate) struct Blocks {
     pub numbers: Vec<i32>,
 }
 
+/// What layers with compressed blocks leave for the layers after them. `None` if no row has a whole block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedBlocks {
+    /// The vectors of all whole blocks, `[B, P, D]`, and which of them each query may see, Bool `[1, T, P]`.
+    pub vectors: Option<(Array, Array)>,
+    /// The indexers' keys of these blocks, F32 `[B, P, D]`.
+    pub keys: Option<Array>,
+    /// The blocks among which later indexers choose, Bool `[1, T, P]`; `None`: among all.
+    pub candidates: Option<Array>,
+    /// The blocks that the last indexer has chosen, Bool `[1, T, P]`.
+    pub chosen: Option<Array>,
+}
+
 /// A place of the step that completes a block.
 struct Close {
     row: usize,
@@ -84,6 +97,17 @@ pub(crate) fn completed(
         inputs: concat(&all, 0)?.take(&places, 0)?,
         numbers: closes.iter().map(|close| close.number as i32).collect(),
     }))
+}
+
+/// The inputs of the step's tokens, each of which is a block.
+pub(crate) fn singles(step: &Step<'_>, inputs: &Array) -> Result<Blocks> {
+    let closes = closes(step, 1);
+    let places: Vec<i32> = closes.iter().map(|close| close.place as i32).collect();
+    let places = Array::from_slice(&places, &[places.len() as i32, 1])?;
+    Ok(Blocks {
+        inputs: inputs.squeeze(0)?.take(&places, 0)?,
+        numbers: closes.iter().map(|close| close.number as i32).collect(),
+    })
 }
 
 /// Keeps the vectors `[C, D]` of the blocks of `size` positions that the step completes, in the order of

@@ -252,6 +252,7 @@ pub(crate) fn corrected_routing(
 /// The limit is not a positive number.
 pub(crate) fn bounded_gate(c: &Config, default: f64) -> Result<ClampedGate> {
     Ok(ClampedGate {
+        rounds: false,
         alpha: 1.0,
         limit: c.positive("swiglu_limit", Some(default))? as f32,
         shift: 0.0,

@@ -6,9 +6,9 @@ use mlx_nn::{
     ExpertsConfig, RopeConfig, Routing, Scoring, SharedExpert,
 };
 
-use super::{DEFAULTS, EXPERTS};
+use super::{DEFAULTS, groups};
 use crate::config::Config;
-use crate::config::keys;
+use crate::config::keys::{self, ExpertsDefaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::{Dialect, RopeDefaults, rope_of_entry};
 
@@ -63,7 +63,7 @@ fn rotated(c: &Config, head_dim: i32) -> Result<f64> {
 }
 
 /// The rope of layers without blocks, and that of the others.
-pub(super) fn ropes(c: &Config, head_dim: i32) -> Result<[RopeConfig; 2]> {
+pub(crate) fn ropes(c: &Config, head_dim: i32) -> Result<[RopeConfig; 2]> {
     let partial = rotated(c, head_dim)?;
     let base = c.or("rope_theta", 10_000.0)?;
     let compressed = c.or("compress_rope_theta", 160_000.0)?;
@@ -121,21 +121,17 @@ pub(super) fn attention(
     };
     keys::check_heads(c, index.heads, 1, index.dim)?;
     let heads = config.attention.heads;
-    let groups = c.size("o_groups", Some(8))?;
-    if heads % groups != 0 {
-        return Err(c.error(format!(
-            "num_attention_heads {heads} is not a multiple of o_groups {groups}"
-        )));
-    }
     Ok(CompressedConfig {
         hidden: config.hidden,
         heads,
         head_dim: config.attention.head_dim,
         query_rank: c.size("q_lora_rank", Some(1024))?,
-        groups,
+        groups: groups(c, heads)?,
         group_rank: c.size("o_lora_rank", Some(1024))?,
         window: c.size("sliding_window", Some(128))?,
         eps: config.norm.eps,
+        sourced: None,
+        rounds: false,
         blocks: match kind {
             Kind::Near => None,
             Kind::Chosen => Some(BlocksConfig {
@@ -159,7 +155,11 @@ pub(super) fn hashed(c: &Config, n: usize) -> Result<Vec<bool>> {
 }
 
 /// The experts of layers whose router chooses them.
-pub(super) fn experts(c: &Config, config: &DecoderConfig) -> Result<ExpertsConfig> {
+pub(crate) fn experts(
+    c: &Config,
+    config: &DecoderConfig,
+    defaults: &ExpertsDefaults,
+) -> Result<ExpertsConfig> {
     // transformers reads neither: weights always sum to 1, and there is one shared expert.
     c.ignore(&["norm_topk_prob", "n_shared_experts"]);
     let scoring = match c.or("scoring_func", "sqrtsoftplus".to_owned())?.as_str() {
@@ -171,7 +171,7 @@ pub(super) fn experts(c: &Config, config: &DecoderConfig) -> Result<ExpertsConfi
             )));
         }
     };
-    let experts = keys::experts(c, config.hidden, &EXPERTS)?;
+    let experts = keys::experts(c, config.hidden, defaults)?;
     let activation = experts.activation;
     let clamp = ClampedGate {
         activation: Some(activation).filter(|&activation| activation != Activation::Silu),

@@ -8,8 +8,8 @@ use super::sizes::{self, Kind};
 use crate::config::keys;
 use crate::config::{Bits, Source};
 
-/// The names of published files, which have no `model.`, and of those that transformers keeps in memory.
-pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+/// The names of published files, which have no `model.`, without those of experts and indexers.
+pub(crate) fn common_names(source: &Source<'_>) -> Result<Vec<Rule>> {
     const PARTS: [(&str, &str); 13] = [
         ("wq_a", "q_a_proj"),
         ("wq_b", "q_b_proj"),
@@ -45,12 +45,6 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         rename("model.hc_head.hc_fn", "model.hc_head.mix"),
         rename("model.hc_head.hc_*", "model.hc_head.*"),
         rename("*.attn_sink", "*.sinks"),
-        rename(
-            "*.self_attn.indexer.compressor.*",
-            "*.self_attn.compressor.indexer.*",
-        ),
-        rename("*.self_attn.indexer.*", "*.self_attn.compressor.indexer.*"),
-        rename("*.indexer.scorer.*", "*.indexer.*"),
         rename("*.ape", "*.position_bias"),
         rename("*.mlp.gate.bias", "*.mlp.e_score_correction_bias"),
         rename("*.mlp.gate.tid2eid", "*.mlp.tid2eid"),
@@ -79,6 +73,21 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         }
     }
     rules.push(Rule::stack("*.o_a_proj.#.*", "*.o_a_proj.*"));
+    Ok(rules)
+}
+
+/// The names of published files, and of those that transformers keeps in memory.
+pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
+    let indexers = [
+        (
+            "*.self_attn.indexer.compressor.*",
+            "*.self_attn.compressor.indexer.*",
+        ),
+        ("*.self_attn.indexer.*", "*.self_attn.compressor.indexer.*"),
+        ("*.indexer.scorer.*", "*.indexer.*"),
+    ];
+    let mut rules = common_names(source)?;
+    rules.extend(indexers.map(|(from, to)| Rule::rename(from, to)));
     let kinds = sizes::kinds(
         source.config,
         keys::n_layers(source.config, Some(DEFAULTS.layers))?,

@@ -127,6 +127,7 @@ fn redrawn(ranks: Ranks) -> Result<()> {
             "bailing_moe_linear",
             json!({"num_attention_heads": 4, "group_norm_size": 2}),
         ),
+        ("deepseek_v41_ngrams", json!({"moe_intermediate_size": 64})),
         ("falcon_h1", json!({"mamba_n_heads": 4, "mamba_d_ssm": 64})),
         (
             "kimi_linear",
