@@ -214,6 +214,7 @@ impl<'m> Rows<'m> {
     fn forget_steps(&mut self) {
         const MANY: usize = 24;
         self.repeatable = None;
+        self.rounds.values_mut().for_each(DraftRound::forget);
         if self.verifies.len() + self.draws.len() + self.rounds.len() > MANY {
             self.drop_drafting_steps();
         }

@@ -148,7 +148,8 @@ impl<'m> Rows<'m> {
         let columns = columns.collect::<mlx_core::Result<Vec<_>>>()?;
         let drawn = concat(&columns, 1)?;
         match is_replayed {
-            true => replay_of(&mut self.draws, (self.slots.len(), most))?.async_eval([&drawn], [&drawn; 0])?,
+            true => replay_of(&mut self.draws, (self.slots.len(), most))?
+                .async_eval([&drawn], [&drawn; 0])?,
             false => async_eval([&drawn])?,
         }
         let lens = lines.into_iter().flatten();

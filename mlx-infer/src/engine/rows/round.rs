@@ -182,6 +182,13 @@ impl DraftRound {
         })
     }
 
+    /// Before a batch with other arrays of its own: the next round is built.
+    pub(super) fn forget(&mut self) {
+        self.built = None;
+        #[cfg(test)]
+        (self.graph = None);
+    }
+
     /// Queues a round. Returns its drafts, U32 `[B, K]`; `None` before the first step of the head.
     pub(super) fn draw(
         &mut self,
