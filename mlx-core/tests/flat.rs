@@ -2,8 +2,8 @@
 //! their gradients, and what is refused.
 
 use mlx_core::fast::{
-    self, Attention, FlatAttention, KeySlots, Mask, PagedStore, Pages, Pools, Positions, Rows,
-    Seen, plainly,
+    self, Attention, FlatAttention, KeySlots, Mask, PagedStore, Pages, Pools, Positions,
+    RaggedRows, Seen, plainly,
 };
 use mlx_core::ops::concat;
 use mlx_core::random::{self, Key};
@@ -61,8 +61,8 @@ fn options(seen: Seen<'_>) -> FlatAttention<'_> {
     }
 }
 
-fn rows_of(starts: &Array) -> Rows<'_> {
-    Rows { starts, most: None }
+fn rows_of(starts: &Array) -> RaggedRows<'_> {
+    RaggedRows { starts, most: None }
 }
 
 /// Three rows of 2, 0 and 3 tokens after 15, 4 and 30 positions, in pages of 16, and a token of no row.
@@ -377,18 +377,22 @@ fn a_row_sees_only_its_own_tokens() -> Result<()> {
     Ok(())
 }
 
+/// A random mask of the rows, in which every query sees its own key.
+fn bools_that_show_own_keys(tokens: i32) -> Result<Array> {
+    let bools = normal(4, &[1, tokens, 300], DType::F32)?.greater(-0.5f32)?;
+    let at: Vec<i32> = ROWS.iter().flat_map(|row| 0..*row).chain([0, 0]).collect();
+    let own = Array::from_slice(&at, &[1, tokens, 1])?;
+    let column = Array::from_slice(&(0..300).collect::<Vec<i32>>(), &[1, 1, 300])?;
+    bools.logical_or(&column.equal(&own)?)
+}
+
 #[test]
 fn gradients_are_those_of_the_rows() -> Result<()> {
     let sizes = [4, 2, 32, 16];
     let tokens: i32 = ROWS.iter().sum::<i32>() + 2;
     let (inputs, starts) = texts(sizes, DType::F32)?;
     let weights = normal(9, &[1, 4, tokens, 16], DType::F32)?;
-    let bools = normal(4, &[1, tokens, 300], DType::F32)?.greater(-0.5f32)?;
-    // Every query sees its own key.
-    let at: Vec<i32> = ROWS.iter().flat_map(|row| 0..*row).chain([0, 0]).collect();
-    let own = Array::from_slice(&at, &[1, tokens, 1])?;
-    let column = Array::from_slice(&(0..300).collect::<Vec<i32>>(), &[1, 1, 300])?;
-    let bools = bools.logical_or(&column.equal(&own)?)?;
+    let bools = bools_that_show_own_keys(tokens)?;
     let numbers = normal(5, &[4, tokens, 300], DType::F32)?;
     let slopes = Array::from_slice(&[0.5f32, 0.25, 0.125, 0.0625], &[4])?;
     let of = |mask, window, chunk| Seen {

@@ -63,17 +63,17 @@ pub struct Pages<'a> {
 /// The rows of a flat step that hold no positions before it.
 ///
 /// ```
-/// use mlx_core::{Array, fast::Rows};
+/// use mlx_core::{Array, fast::RaggedRows};
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let starts = Array::from_slice(&[0i32, 2, 5], &[3])?; // two texts, of two and of three tokens
-/// let rows = Rows { starts: &starts, most: Some(3) };
+/// let rows = RaggedRows { starts: &starts, most: Some(3) };
 /// assert_eq!(rows.starts.shape(), [3]);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct RaggedRows<'a> {
     /// I32 `[B + 1]`, as in [`Pages`].
     pub starts: &'a Array,
     /// No row brings more tokens, if the caller knows it. GPUs then start fewer blocks.
@@ -203,13 +203,13 @@ fn attend_paged(
 /// values `[1, K, T, Dv]`: a row sees only its own tokens. It has derivatives for queries, keys and values.
 ///
 /// ```
-/// use mlx_core::{Array, DType, fast::{self, FlatAttention, Rows, Seen}, ones};
+/// use mlx_core::{Array, DType, fast::{self, FlatAttention, RaggedRows, Seen}, ones};
 ///
 /// # fn main() -> mlx_core::Result<()> {
 /// let starts = Array::from_slice(&[0i32, 2, 5], &[3])?; // two texts, of two and of three tokens
 /// let x = ones(&[1, 2, 5, 8], DType::F32)?;
 /// let options = FlatAttention { scale: 1.0, soft_cap: None, seen: Seen::default(), sinks: None };
-/// let rows = Rows { starts: &starts, most: Some(3) };
+/// let rows = RaggedRows { starts: &starts, most: Some(3) };
 /// let y = fast::ragged_attention(&x, &x, &x, &rows, &options)?;
 /// assert_eq!(y.to_vec::<f32>()?, [1.0; 80]);
 /// # Ok(())
@@ -222,7 +222,7 @@ pub fn ragged_attention(
     q: &Array,
     k: &Array,
     v: &Array,
-    rows: &Rows<'_>,
+    rows: &RaggedRows<'_>,
     options: &FlatAttention<'_>,
 ) -> Result<Array> {
     attend_ragged(q, k, &Values::Own(v), rows, options)
@@ -236,7 +236,7 @@ pub fn ragged_latents(
     q: &Array,
     latents: &Array,
     value_dim: i32,
-    rows: &Rows<'_>,
+    rows: &RaggedRows<'_>,
     options: &FlatAttention<'_>,
 ) -> Result<Array> {
     attend_ragged(q, latents, &Values::Latent(value_dim), rows, options)
@@ -246,7 +246,7 @@ fn attend_ragged(
     q: &Array,
     k: &Array,
     values: &Values<'_>,
-    of: &Rows<'_>,
+    of: &RaggedRows<'_>,
     options: &FlatAttention<'_>,
 ) -> Result<Array> {
     let ([_, _, tokens, d], [rows, _, keys, width]) = (q.dims::<4>()?, k.dims::<4>()?);

@@ -2,7 +2,8 @@
 //! bit. All positions that no query sees are NaN.
 
 use mlx_core::fast::{
-    self, FlatAttention, PagedStore, Pages, Pools, Projection, Rows, Seen, packed_words, plainly,
+    self, FlatAttention, PagedStore, Pages, Pools, Projection, RaggedRows, Seen, packed_words,
+    plainly,
 };
 use mlx_core::ops::concat;
 use mlx_core::ops::create::full;
@@ -386,7 +387,7 @@ impl Step {
     /// The attention without pages, of rows that hold nothing before the step.
     pub(super) fn ragged(&self, most: Option<i32>) -> Result<Array> {
         let options = self.options();
-        let rows = Rows {
+        let rows = RaggedRows {
             starts: &self.starts,
             most,
         };

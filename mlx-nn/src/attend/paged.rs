@@ -1,6 +1,6 @@
 //! Attention of a flat step: over pages, or over the tokens of the step.
 
-use mlx_core::fast::{self, FlatAttention, PagedStore, Pages, Pools, Projection, Rows};
+use mlx_core::fast::{self, FlatAttention, PagedStore, Pages, Pools, Projection, RaggedRows};
 use mlx_core::{Array, DType, Result, Scheme, ops::create};
 
 use super::{Attend, Keys};
@@ -120,7 +120,7 @@ pub(crate) fn attend_to_tokens(
     } else {
         q.clone()
     };
-    let rows = Rows {
+    let rows = RaggedRows {
         starts,
         most: i32::try_from(longest).ok(),
     };

@@ -86,8 +86,8 @@ fn pages(c: &Case, first: usize) -> fast::Pages<'_> {
     }
 }
 
-fn unpaged(starts: &Array) -> fast::Rows<'_> {
-    fast::Rows { starts, most: None }
+fn unpaged(starts: &Array) -> fast::RaggedRows<'_> {
+    fast::RaggedRows { starts, most: None }
 }
 
 fn flat<'a>(c: &'a Case, mask: Option<&'a Array>) -> fast::FlatAttention<'a> {
