@@ -2,13 +2,19 @@
 
     python few_bits.py texts GGUF FOLDER
     python few_bits.py FOLDER TRAIN VALID METHOD [NAME=VALUE …]
+    python few_bits.py measure FOLDER VALID PACKED
 
 The first writes a checkpoint in GGUF as a dense one in float32, with train.jsonl and valid.jsonl of its tokens beside it: rows of 128 tokens
-from the topics of Python's documentation (pydoc_data.topics), 16 of every second topic to learn from, 16 of the others to measure.
+from the topics of Python's documentation (pydoc_data.topics), 32 of every second topic to learn from, 32 of the others to measure. The third
+measures a checkpoint that another program packed from FOLDER.
 
 FOLDER is a dense checkpoint; TRAIN and VALID are JSONL files whose lines have `tokens`, all of one length. METHOD is `none`, `round`, `gptq`,
 `dynamic`, `dwq` or `awq`; the settings are `bits`, `high` and `target` (dynamic), `embedding` (gptq, awq), `steps` and `rate` (dwq). Prints
-the perplexity of VALID and the mean divergence from the dense model (nats a token) as JSON. The model computes in the dtype of its weights.
+the perplexity of VALID and the mean divergence from the dense model (nats a token, and that of each row) as JSON, and the bits of a weight,
+scales and biases counted as 16 bits each. The model computes in the dtype of its weights.
+
+The wheel of mlx for CPUs has the reference BLAS, whose products of float32 are about thirty times slower than OpenBLAS's. With
+LD_PRELOAD=libopenblas.so.0 (Debian's libopenblas0-pthread) it takes those. `dwq` multiplies by dequantised matrices, for the same reason.
 """
 
 import copy
@@ -21,10 +27,10 @@ import numpy as np
 from mlx.optimizers import Adam
 from mlx_lm.quant import awq, dwq, gptq
 from mlx_lm.quant import dynamic_quant as dynamic
-from mlx_lm.utils import compute_bits_per_weight, dequantize_model, load_model, quantize_model
+from mlx_lm.utils import dequantize_model, load_model, quantize_model
 
 GROUP, BATCH = 64, 4
-LENGTH, ROWS = 128, {"train": 16, "valid": 16}
+LENGTH, ROWS = 128, {"train": 32, "valid": 32}
 
 
 def texts(gguf, out):
@@ -64,12 +70,31 @@ def logprobs(model, rows):
         yield logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
-def divergence(dense, model, rows):
-    sums, count = 0.0, 0
-    for exact, found in zip(logprobs(dense, rows), logprobs(model, rows), strict=True):
-        sums += (mx.exp(exact) * (exact - found)).sum().item()
-        count += exact.shape[0] * exact.shape[1]
-    return sums / count
+def measured(dense, model, rows):
+    """Perplexity, and the divergence from the dense model, of all rows and of each."""
+    losses, sums = [], []
+    for at, (exact, found) in enumerate(zip(logprobs(dense, rows), logprobs(model, rows), strict=True)):
+        labels = mx.array(rows[at * BATCH : (at + 1) * BATCH])[:, 1:, None]
+        losses += (-mx.take_along_axis(found, labels, axis=-1).mean(axis=(1, 2))).tolist()
+        sums += (mx.exp(exact) * (exact - found)).sum(axis=-1).mean(axis=-1).tolist()
+    found = {"perplexity": float(np.exp(np.mean(losses))), "divergence": float(np.mean(sums))}
+    return found | {"rows": [round(row, 6) for row in sums]}
+
+
+def mean_bits(model):
+    """Of a packed weight, scales and biases counted as 16 bits each."""
+    bits, elements = 0.0, 0
+    for _, module in model.named_modules():
+        if hasattr(module, "bits") and hasattr(module, "group_size"):
+            size = module.weight.size * 32 // module.bits
+            bits += size * (module.bits + 32 / module.group_size)
+            elements += size
+    return bits / elements
+
+
+def dense_product(x, w, scales, biases, transpose=True, group_size=64, bits=4, mode="affine"):
+    matrix = mx.dequantize(w, scales, biases, group_size=group_size, bits=bits, mode=mode)
+    return x @ (matrix.T if transpose else matrix)
 
 
 def packed(model, config, method, train, valid, settings):
@@ -87,6 +112,8 @@ def packed(model, config, method, train, valid, settings):
         return model
     if method == "dynamic":
         high, target = int(settings.get("high", 5)), float(settings.get("target", 5.0))
+        # mlx-lm counts scales and biases in the dtype of the model.
+        target += 2 * 8 * (model.model.norm.weight.dtype.size - 2) / GROUP
         found = dict(dynamic.estimate_sensitivities(model, mx.array(train), bits, GROUP, high, GROUP, BATCH))
         threshold = dynamic.estimate_threshold(
             model, found, target, low_bits=bits, low_group_size=GROUP, high_bits=high, high_group_size=GROUP
@@ -101,6 +128,7 @@ def packed(model, config, method, train, valid, settings):
     if method == "dwq":
         steps, rate = int(settings.get("steps", 200)), float(settings.get("rate", 1e-6))
         student = quantize_model(copy.deepcopy(model), config, GROUP, bits)[0]
+        mx.quantized_matmul = dense_product
         rows = [(row, 0) for row in train] * -(-steps * BATCH // len(train))
         dwq.dwq_quantize(
             student,
@@ -120,22 +148,24 @@ def packed(model, config, method, train, valid, settings):
 def main():
     if sys.argv[1] == "texts":
         return texts(Path(sys.argv[2]), Path(sys.argv[3]))
-    folder, train, valid, method, *rest = sys.argv[1:]
-    settings = dict(setting.split("=") for setting in rest)
-    train, valid = tokens(train), tokens(valid)
     mx.random.seed(123)
     np.random.seed(123)
-    model, config = load_model(Path(folder))
+    if sys.argv[1] == "measure":
+        folder, valid, other = sys.argv[2:]
+        found, model = {"packed": other}, load_model(Path(other))[0]
+    else:
+        folder, train, valid, method, *rest = sys.argv[1:]
+        settings = dict(setting.split("=") for setting in rest)
+        found = {"method": method, **settings}
+        model, config = load_model(Path(folder))
+        if method != "none":
+            model = packed(model, config, method, tokens(train), tokens(valid), settings)
     dense = load_model(Path(folder))[0]
-    if method != "none":
-        model = packed(model, config, method, train, valid, settings)
-    bits = compute_bits_per_weight(model)
-    if method != "none":
+    if found.get("method") != "none":
+        found["bits_per_weight"] = mean_bits(model)
         # The same numbers, and faster products on a CPU.
         model = dequantize_model(model)
-    found = {"method": method, **settings, "perplexity": dynamic.eval_ppl(model, mx.array(valid), BATCH)}
-    found |= {"divergence": divergence(dense, model, valid), "bits_per_weight": bits}
-    print(json.dumps(found))
+    print(json.dumps(found | measured(dense, model, tokens(valid))))
 
 
 if __name__ == "__main__":
