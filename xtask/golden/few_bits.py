@@ -14,7 +14,7 @@ the perplexity of VALID and the mean divergence from the dense model (nats a tok
 scales and biases counted as 16 bits each. The model computes in the dtype of its weights.
 
 The wheel of mlx for CPUs has the reference BLAS, whose products of float32 are about thirty times slower than OpenBLAS's. With
-LD_PRELOAD=libopenblas.so.0 (Debian's libopenblas0-pthread) it takes those. `dwq` multiplies by dequantised matrices, for the same reason.
+LD_PRELOAD=libopenblas.so.0 (Debian's libopenblas0-pthread) it takes those. For the same reason, `dwq` multiplies by dequantised matrices, and `awq` takes the errors of cut groups from moments of inputs.
 """
 
 import copy
@@ -45,6 +45,8 @@ def texts(gguf, out):
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **of)
     config = model.config.to_dict()
     config.pop("quantization_config", None)
+    # mlx-lm's Llama reads the base of the ropes here only, and takes 10,000 without it.
+    config["rope_theta"] = config["rope_parameters"]["rope_theta"]
     (out / "config.json").write_text(json.dumps(config, indent=1))
     tensors = model.state_dict()
     if config["tie_word_embeddings"]:
@@ -97,6 +99,28 @@ def dense_product(x, w, scales, biases, transpose=True, group_size=64, bits=4, m
     return x @ (matrix.T if transpose else matrix)
 
 
+def clipped(module, quantize_func, group_size, n_grid, max_shrink=0.5, n_frames=512, **_):
+    """awq.search_best_clip by the moments of the inputs, which give the same sums of squares in less time."""
+    x = module.input_feat.flatten(0, 1)
+    x = x[:: (x.shape[0] + n_frames - 1) // n_frames]
+    x = x.reshape(x.shape[0], -1, group_size).swapaxes(0, 1)  # [groups, frames, group_size]
+    moments = x.swapaxes(1, 2) @ x
+    w = module.weight.reshape(module.weight.shape[0], -1, group_size)
+    largest = w.abs().max(axis=-1, keepdims=True)
+    least, limits = None, largest
+    for i in range(int(max_shrink * n_grid)):
+        limit = (1 - i / n_grid) * largest
+        off = quantize_func(mx.clip(w, -limit, limit).flatten(1)).reshape(w.shape) - w
+        off = off.swapaxes(0, 1)
+        loss = ((off @ moments) * off).sum(axis=-1).T[..., None]
+        if least is None:
+            least = loss
+        else:
+            limits, least = mx.where(loss < least, limit, limits), mx.minimum(loss, least)
+        mx.eval(limits, least)
+    return mx.clip(w, -limits, limits).flatten(1)
+
+
 def packed(model, config, method, train, valid, settings):
     """The model packed by one of mlx-lm's methods."""
     bits, embedding = int(settings.get("bits", 4)), int(settings.get("embedding", 6))
@@ -106,6 +130,7 @@ def packed(model, config, method, train, valid, settings):
         return gptq.gptq_quantize(model, mx.array(train), bits, GROUP, embedding, GROUP, BATCH)[0]
     if method == "awq":
         kind = awq.AWQ_MODEL_CONFIGS[config["model_type"]]
+        awq.search_best_clip = clipped
         awq.awq_quantize(
             model, mx.array(train), kind, bits=bits, group_size=GROUP, embed_bits=embedding, embed_group_size=GROUP
         )

@@ -19,13 +19,15 @@ import numpy as np
 FLAGS = ["--dtype", "f32", "--max-seq-length", "128", "--json"]
 SIDES = ["mlx-train", "mlx-lm"]
 STEPS = 24
+# mlx-lm's AWQ runs each block 60 times, and takes 512 inputs of each matrix.
+AWQ_ROWS = 4
 # For each case: the flags of mlx-train, and the settings of mlx-lm, of which the one with the least divergence counts.
 CASES = {
     "round 4": (["--method", "round"], [["round"]]),
     "gptq 4, 6": (["--method", "gptq", "--embedding-bits", "6"], [["gptq"]]),
     "awq 4, 6": (["--method", "awq", "--embedding-bits", "6"], [["awq"]]),
     "dynamic 4 and 5": (["--method", "dynamic"], [["dynamic"]]),
-    "dwq 4": (["--method", "dwq", "--steps", f"{STEPS}"], [["dwq", f"steps={STEPS}", f"rate={r}"] for r in ("1e-5", "3e-5", "1e-4")]),
+    "dwq 4": (["--method", "dwq", "--steps", f"{STEPS}"], [["dwq", f"steps={STEPS}", f"rate={r}"] for r in ("1e-5", "1e-4")]),
     "gptq 2, 6": (["--method", "gptq", "--bits", "2", "--embedding-bits", "6"], [["gptq", "bits=2"]]),
     "awq 3, 6": (["--method", "awq", "--bits", "3", "--embedding-bits", "6"], [["awq", "bits=3"]]),
     "awq 2, 6": (["--method", "awq", "--bits", "2", "--embedding-bits", "6"], [["awq", "bits=2"]]),
@@ -44,14 +46,17 @@ def output(command):
 
 def run(folder, program, name, side):
     script = [sys.executable, Path(__file__).with_name("few_bits.py")]
-    valid = folder / "valid.jsonl"
     flags, others = CASES[name]
-    if side == "mlx-lm":
-        found = [output([*script, folder, folder / "train.jsonl", valid, *settings]) for settings in others]
-        return min(found, key=lambda one: one["divergence"])
+    rows = (folder / "train.jsonl").read_text().splitlines(keepends=True)
+    valid = folder / "valid.jsonl"
     with tempfile.TemporaryDirectory(dir=folder.resolve().parent) as scratch:
-        packed = Path(scratch) / "packed"
-        output([program, "quantize", "--model", folder, "--data", folder, "--out", packed, *FLAGS, *flags])
+        train, packed = Path(scratch) / "train.jsonl", Path(scratch) / "packed"
+        train.write_text("".join(rows[:: len(rows) // AWQ_ROWS] if name.startswith("awq") else rows))
+        if side == "mlx-lm":
+            found = [output([*script, folder, train, valid, *settings]) for settings in others]
+            return min(found, key=lambda one: one["divergence"])
+        texts = ["--data", train, "--valid", valid]
+        output([program, "quantize", "--model", folder, *texts, "--out", packed, *FLAGS, *flags])
         return output([*script, "measure", folder, valid, packed])
 
 
