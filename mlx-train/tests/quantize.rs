@@ -385,6 +385,10 @@ fn bits_go_where_they_help() {
         with(&best),
         with(&worst)
     );
+    // Together they are what all matrices gain. The gradient at few bits would give about twice that.
+    let (all, sum) = (with(&low) - with(&high), gains.values().sum::<f64>());
+    let part = sum / f64::from(all);
+    assert!((0.7..1.4).contains(&part), "{sum} of {all}");
     let error = dynamic::mixed(&gains, &sizes, &low, &high, 2.4)
         .unwrap_err()
         .to_string();
