@@ -61,9 +61,8 @@ pub use attention::{Attention, attention, packed_attention, scaled_dot_product_a
 pub use choose::{argmax, logsumexp, nucleus, top};
 pub use draw::{Draw, Drawn, Draws, NO_TOKEN, draw, gumbel};
 pub use flat::{
-    FlatAttention, PAGE, PagedStore, Pages, Pools, RaggedRows, Seen, paged_attention,
-    paged_heads_and_store, paged_keep, paged_latents, paged_store, paged_store_heads,
-    ragged_attention, ragged_latents,
+    FlatAttention, PAGE, PagedStore, Pages, Pools, Seen, paged_attention, paged_heads_and_store,
+    paged_keep, paged_latents, paged_store, paged_store_heads, ragged_attention, ragged_latents,
 };
 pub use form::{Form, Op, form, plainly};
 pub use gated::{Gate, gated, gated_experts, gated_linear, geglu, soft_cap, swiglu};

@@ -62,7 +62,10 @@ fn options(seen: Seen<'_>) -> FlatAttention<'_> {
 }
 
 fn rows_of(starts: &Array) -> RaggedRows<'_> {
-    RaggedRows { starts, most: None }
+    RaggedRows {
+        starts,
+        longest: i32::MAX,
+    }
 }
 
 /// Three rows of 2, 0 and 3 tokens after 15, 4 and 30 positions, in pages of 16, and a token of no row.

@@ -5,6 +5,7 @@ use mlx_c_sys as sys;
 
 use super::Projection;
 use super::packed::{packed_words, packing};
+use super::ragged::RaggedRows;
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
@@ -56,26 +57,6 @@ pub struct Pages<'a> {
     pub lens: &'a Array,
     /// I32 `[B, P]`
     pub tables: &'a Array,
-    /// No row brings more tokens, if the caller knows it. GPUs then start fewer blocks.
-    pub most: Option<i32>,
-}
-
-/// The rows of a flat step that hold no positions before it.
-///
-/// ```
-/// use mlx_core::{Array, fast::RaggedRows};
-///
-/// # fn main() -> mlx_core::Result<()> {
-/// let starts = Array::from_slice(&[0i32, 2, 5], &[3])?; // two texts, of two and of three tokens
-/// let rows = RaggedRows { starts: &starts, most: Some(3) };
-/// assert_eq!(rows.starts.shape(), [3]);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct RaggedRows<'a> {
-    /// I32 `[B + 1]`, as in [`Pages`].
-    pub starts: &'a Array,
     /// No row brings more tokens, if the caller knows it. GPUs then start fewer blocks.
     pub most: Option<i32>,
 }
@@ -200,7 +181,8 @@ fn attend_paged(
 }
 
 /// [`paged_attention`] for rows that hold no positions before the step, over the step's own keys `[1, K, T, D]` and
-/// values `[1, K, T, Dv]`: a row sees only its own tokens. It has derivatives for queries, keys and values.
+/// values `[1, K, T, Dv]`: a row sees only its own tokens. With a number of tokens that no row exceeds, GPUs start fewer
+/// blocks; it may be larger than `T`. It has derivatives for queries, keys and values.
 ///
 /// ```
 /// use mlx_core::{Array, DType, fast::{self, FlatAttention, RaggedRows, Seen}, ones};
@@ -209,7 +191,7 @@ fn attend_paged(
 /// let starts = Array::from_slice(&[0i32, 2, 5], &[3])?; // two texts, of two and of three tokens
 /// let x = ones(&[1, 2, 5, 8], DType::F32)?;
 /// let options = FlatAttention { scale: 1.0, soft_cap: None, seen: Seen::default(), sinks: None };
-/// let rows = RaggedRows { starts: &starts, most: Some(3) };
+/// let rows = RaggedRows { starts: &starts, longest: 3 };
 /// let y = fast::ragged_attention(&x, &x, &x, &rows, &options)?;
 /// assert_eq!(y.to_vec::<f32>()?, [1.0; 80]);
 /// # Ok(())
@@ -260,7 +242,7 @@ fn attend_ragged(
     options.check("ragged_attention", q, None)?;
     check_values("ragged_attention", k, values, [1, tokens])?;
     let how = sys::mlxrs_flat_options {
-        most: of.most.unwrap_or(0),
+        most: of.longest,
         ..options.raw(None, values)?
     };
     let (starts, seen) = (of.starts, options.seen);

@@ -389,7 +389,7 @@ impl Step {
         let options = self.options();
         let rows = RaggedRows {
             starts: &self.starts,
-            most,
+            longest: most.unwrap_or(i32::MAX),
         };
         let [k, v] = &self.new;
         match self.case.is_latent {

@@ -122,7 +122,7 @@ pub(crate) fn attend_to_tokens(
     };
     let rows = RaggedRows {
         starts,
-        most: i32::try_from(longest).ok(),
+        longest: i32::try_from(longest).unwrap_or(i32::MAX),
     };
     let y = match (arrays, seen.value_dim) {
         ([latents], Some(value_dim)) => {

@@ -87,7 +87,10 @@ fn pages(c: &Case, first: usize) -> fast::Pages<'_> {
 }
 
 fn unpaged(starts: &Array) -> fast::RaggedRows<'_> {
-    fast::RaggedRows { starts, most: None }
+    fast::RaggedRows {
+        starts,
+        longest: i32::MAX,
+    }
 }
 
 fn flat<'a>(c: &'a Case, mask: Option<&'a Array>) -> fast::FlatAttention<'a> {
