@@ -2,8 +2,9 @@
 //!
 //! The forward pass keeps the input of each layer and no intermediate results. The backward pass goes from the last
 //! layer to the first: it computes each layer again and differentiates it alone. It runs the head on a few positions at
-//! a time, so that `[B, L, V]` logits never exist. It ends at the first layer with trainable parameters. If layers
-//! share keys and values or compressed blocks, the layers from the shared one on are one piece.
+//! a time, so that `[B, L, V]` logits never exist. It ends at the first layer with trainable parameters. A layer that
+//! reads what an earlier one has left in the step (keys and values, compressed blocks, the choice of an indexer) and
+//! all layers from that one on are one piece.
 
 use std::ops::Range;
 
@@ -122,12 +123,21 @@ fn head(
 
 /// The layers that are computed again together.
 fn pieces(geometry: &Geometry) -> Vec<Range<usize>> {
-    let layers = geometry.layers();
-    let n = layers.len();
-    let before = layers.iter().flat_map(|layer| [layer.shares, layer.reads]);
-    let shared = before.flatten().min();
-    let alone = (0..shared.unwrap_or(n)).map(|layer| layer..layer + 1);
-    alone.chain(shared.map(|shared| shared..n)).collect()
+    let layers = geometry.layers().iter();
+    pieces_of(layers.map(|layer| [layer.shares, layer.reads].into_iter().flatten().min()))
+}
+
+/// The same, given the first layer that each layer reads, if there is one.
+fn pieces_of(reads: impl ExactSizeIterator<Item = Option<usize>>) -> Vec<Range<usize>> {
+    let mut pieces: Vec<Range<usize>> = Vec::with_capacity(reads.len());
+    for (layer, reads) in reads.enumerate() {
+        let mut begin = layer;
+        while let Some(last) = pieces.pop_if(|last| reads.is_some_and(|first| first < last.end)) {
+            begin = last.start;
+        }
+        pieces.push(begin..layer + 1);
+    }
+    pieces
 }
 
 /// Differentiates a piece; returns the gradient with respect to its input.
@@ -164,4 +174,18 @@ fn layer_of(name: &str) -> Option<usize> {
         .split_once("layers.")
         .filter(|(set, _)| *set != "mtp.")?;
     rest.split_once('.')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pieces_of;
+
+    #[test]
+    fn layers_that_read_of_each_other_are_one_piece() {
+        let reads = [None, None, Some(1), Some(1), None, None, Some(5), None];
+        let pieces = pieces_of(reads.into_iter());
+        assert_eq!(pieces, [0..1, 1..4, 4..5, 5..7, 7..8]);
+        let reads = [None, None, Some(1), Some(0), None];
+        assert_eq!(pieces_of(reads.into_iter()), [0..4, 4..5]);
+    }
 }

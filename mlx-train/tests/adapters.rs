@@ -147,6 +147,8 @@ fn every_way_to_the_loss_has_the_same_gradients() {
         "q_qwen3_5_mixed",
         "deepseek_v41",
         "deepseek_v41_ngrams",
+        "glm_moe_dsa",
+        "hy_v4",
     ] {
         let mut model = adapted(name);
         let (loss, whole) = grads(model.as_mut(), None);

@@ -30,6 +30,11 @@ impl DecoderConfig {
                     let width = kv.heads * (kv.key_dim + kv.value_dim);
                     attention.states.push(kv_taps_kind(width));
                 }
+                if self.shares_index(layer) {
+                    let recurs = |at: usize| matches!(self.layers[at], LayerKind::Recurrent(_));
+                    let mut before = (0..layer).rev();
+                    attention.reads = before.find(|&at| !recurs(at) && !self.shares_index(at));
+                }
                 match self.attention.latent.and_then(|latent| latent.index) {
                     Some(index) if !self.shares_index(layer) => {
                         attention.with_index(index.kept_dim())

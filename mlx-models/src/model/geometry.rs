@@ -43,8 +43,8 @@ pub struct LayerGeometry {
     pub index_dim: Option<i32>,
     /// The earlier layer whose keys and values it reads, if it has none of its own.
     pub shares: Option<usize>,
-    /// The first layer whose results within a step the layer reads beside the residual stream. These
-    /// layers and those between them are differentiated together.
+    /// The first layer whose results within a step the layer reads beside the residual stream, such as
+    /// the choice of an indexer. These layers and those between them are differentiated together.
     pub reads: Option<usize>,
 }
 
