@@ -248,7 +248,7 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
     // Small arrays that the host has made may be others in a later batch of the same shape, whose steps this graph can launch.
     for (size_t i = 0; i < inputs->size(); i++) {
       const auto& leaf = graph->leaves[i];
-      bool is_small = leaf.bytes <= small && leaf.is_dense && !leaf.shape.empty();
+      bool is_small = leaf.bytes > 0 && leaf.bytes <= small && leaf.is_dense && !leaf.shape.empty();
       (*inputs)[i] = (*inputs)[i] || (is_small && static_cast<const mx::cu::CudaBuffer*>(leaf.buffer)->device < 0);
     }
     bool is_failure = false;
