@@ -218,8 +218,9 @@ impl<'m> Rows<'m> {
         if self.verifies.len() + self.draws.len() + self.rounds.len() > MANY {
             self.drop_drafting_steps();
         }
-        // Graphs with collectives are not kept: how NCCL works with many of them was not measured.
-        if self.model.options().ranks.size() > 1 {
+        // Recurrent states are in other arrays then, which graphs would keep in memory. How NCCL works with many graphs was
+        // not measured.
+        if self.state_bytes > 0 || self.model.options().ranks.size() > 1 {
             self.drop_drafting_steps();
             self.replay = None;
         }
