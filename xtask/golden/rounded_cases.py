@@ -9,7 +9,6 @@ from stream_cases import SCALED
 
 def rounded_cases():
     yield deepseek_v41()
-    yield deepseek_v41_pairs()
     yield deepseek_v41_singles()
     yield deepseek_v41_ngrams()
 
@@ -121,21 +120,6 @@ def deepseek_v41():
         index_topk=6,
         kv_source_layer_ids=[1, 3],
         num_hidden_layers=6,
-    )
-
-
-def deepseek_v41_pairs():
-    return case(
-        "deepseek_v41_pairs",
-        "blocks of three positions from the first layer on, of which the second layer chooses again; no candidates",
-        [mutation("index_topk", {"index_topk": 3})],
-        candidate_source_layer_id=-1,
-        compress_ratios=[3, 3],
-        index_source_layer_ids=[0, 1],
-        index_topk=5,
-        kv_source_layer_ids=[0],
-        num_hidden_layers=2,
-        rope_scaling=None,
     )
 
 

@@ -12,7 +12,6 @@ const CASES: [&str; 8] = [
     "deepseek_v4",
     "deepseek_v41",
     "deepseek_v41_ngrams",
-    "deepseek_v41_pairs",
     "deepseek_v41_singles",
     "glm5_next",
     "hy_v4",
