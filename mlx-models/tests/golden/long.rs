@@ -8,7 +8,7 @@ use mlx_nn::{CacheOptions, ModelCache};
 use super::case::Case;
 use super::run::{log_probs, prompt_logits};
 
-const CASES: [&str; 8] = [
+const CASES: [&str; 7] = [
     "deepseek_v4",
     "deepseek_v41",
     "deepseek_v41_ngrams",
