@@ -7,6 +7,7 @@ use super::{CompressedConfig, end_turned, scores, with_end};
 use crate::attention::split_heads;
 use crate::choice::best;
 use crate::linear::Linear;
+use crate::module::{Module, Path, Visit, VisitMut};
 use crate::norm::RmsNorm;
 use crate::normed::Input;
 use crate::rope::Rope;
@@ -78,12 +79,28 @@ struct Pooled {
 
 crate::module!(Pooled { kv_proj, gate_proj, kv_norm } plain { dim, size });
 
+/// A projection whose rows are blocks and not tokens, so that it has no adapters by row.
+#[derive(Clone, Debug)]
+struct OfBlocks(Linear);
+
+impl Module for OfBlocks {
+    fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
+        self.0.walk(path, v, None)
+    }
+
+    fn visit_mut(&mut self, path: &mut Path, v: &mut dyn VisitMut) -> Result<()> {
+        self.0.visit_mut(path, v)
+    }
+
+    crate::known_type!();
+}
+
 /// The queries of an indexer, and its keys if its layer keeps blocks.
 #[derive(Clone, Debug)]
 struct Chooser {
     q_b_proj: Linear,
     weights_proj: Linear,
-    k_proj: Option<Linear>,
+    k_proj: Option<OfBlocks>,
     k_norm: Option<RmsNorm>,
     config: SourcedIndex,
 }
@@ -123,7 +140,7 @@ impl Sourced {
             })
         });
         let indexer = blocks.index.map(|index| -> Result<Chooser> {
-            let k_proj = keeps.then(|| Linear::empty(dim, index.dim, false));
+            let k_proj = keeps.then(|| Linear::empty(dim, index.dim, false).map(OfBlocks));
             let k_norm = keeps.then(|| RmsNorm::empty(index.dim, eps));
             Ok(Chooser {
                 q_b_proj: Linear::empty(sizes.query_rank, index.heads * index.dim, false)?,
@@ -234,7 +251,7 @@ impl Chooser {
     /// The keys of blocks from their vectors, which are not turned: `[C, D] -> [C, dim]`.
     fn keys(&self, pooled: &Array) -> Result<Array> {
         match (&self.k_proj, &self.k_norm) {
-            (Some(proj), Some(norm)) => norm.forward(&proj.forward(pooled)?),
+            (Some(proj), Some(norm)) => norm.forward(&proj.0.forward(pooled)?),
             _ => unreachable!("an indexer of a layer that keeps blocks has keys"),
         }
     }
