@@ -51,8 +51,8 @@ fn logits(
     })?;
     if let Some(adapters) = adapters {
         let mut missed = adapters.missed(model)?;
-        // Heads for multi-token prediction are not enabled here.
-        missed.retain(|path| !path.starts_with("mtp."));
+        // Heads for multi-token prediction are not enabled here, and an indexer is not computed where queries see all blocks.
+        missed.retain(|path| !path.starts_with("mtp.") && !path.contains(".indexer."));
         if !missed.is_empty() {
             let message = format!("without their adapters: {missed:?}");
             return Err(mlx_core::Error::new(mlx_core::ErrorKind::Invalid, message));
