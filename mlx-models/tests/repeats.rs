@@ -20,7 +20,6 @@ const NEVER: &[&str] = &[
     "deepseek_v4",
     "deepseek_v41",
     "deepseek_v41_ngrams",
-    "deepseek_v41_singles",
     "glm5_next",
     "glm_moe_dsa",
     "hy_v4",

@@ -9,7 +9,6 @@ from stream_cases import SCALED
 
 def rounded_cases():
     yield deepseek_v41()
-    yield deepseek_v41_singles()
     yield deepseek_v41_ngrams()
 
 
@@ -120,24 +119,6 @@ def deepseek_v41():
         index_topk=6,
         kv_source_layer_ids=[1, 3],
         num_hidden_layers=6,
-    )
-
-
-def deepseek_v41_singles():
-    return case(
-        "deepseek_v41_singles",
-        "single positions that the first layer keeps and makes candidates of, which the second and third layers see, the second by the "
-        "choice of the first",
-        [mutation("index_topk", {"index_topk": 4})],
-        longest=22,
-        candidate_block_size=2,
-        candidate_source_layer_id=0,
-        candidate_topk_blocks=5,
-        compress_ratios=[1, 1, 1],
-        index_source_layer_ids=[0, 2],
-        index_topk=7,
-        kv_source_layer_ids=[0],
-        num_hidden_layers=3,
     )
 
 

@@ -8,11 +8,10 @@ use mlx_nn::{CacheOptions, ModelCache};
 use super::case::Case;
 use super::run::{log_probs, prompt_logits};
 
-const CASES: [&str; 7] = [
+const CASES: [&str; 6] = [
     "deepseek_v4",
     "deepseek_v41",
     "deepseek_v41_ngrams",
-    "deepseek_v41_singles",
     "glm5_next",
     "hy_v4",
     "qwen4_exp",
