@@ -36,13 +36,14 @@ void compare(const KeyMask& seen, const std::vector<int>& positions) {
     if (seen.mask == KeyMask::none) {
       return true;
     }
-    return key != empty && key <= query && (seen.window <= 0 || query - key < seen.window);
+    bool is_near = seen.window <= 0 || query - key < seen.window;
+    return key != empty && key <= query && is_near && (seen.chunk <= 0 || key / seen.chunk == query / seen.chunk);
   };
   for (int token = 0; token < queries; token++) {
     for (int slot = 0; slot < seen.slots; slot++) {
       check(
-          seen.sees(seen.offset + token, seen.key(slot)) == sees(token, slot), "mask %d layout %d window %d offset %d of %d tokens, %d slots: token %d, slot %d",
-          seen.mask, seen.layout, seen.window, seen.offset, queries, seen.slots, token, slot);
+          seen.sees(seen.offset + token, seen.key(slot)) == sees(token, slot), "mask %d layout %d window %d chunk %d offset %d of %d tokens, %d slots: token %d, slot %d",
+          seen.mask, seen.layout, seen.window, seen.chunk, seen.offset, queries, seen.slots, token, slot);
     }
     check(!seen.sees(seen.offset + token, seen.key(seen.slots)), "a slot behind the last is seen");
     check(!seen.sees(KeyMask::nowhere, seen.key(0)), "a query that is not there sees a key");
@@ -57,8 +58,8 @@ void compare(const KeyMask& seen, const std::vector<int>& positions) {
         }
       }
       check(
-          is_inside, "range %d..%d of tokens %d..%d: mask %d layout %d window %d offset %d of %d tokens, %d slots", range.first,
-          range.end, from, to, seen.mask, seen.layout, seen.window, seen.offset, queries, seen.slots);
+          is_inside, "range %d..%d of tokens %d..%d: mask %d layout %d window %d chunk %d offset %d of %d tokens, %d slots", range.first,
+          range.end, from, to, seen.mask, seen.layout, seen.window, seen.chunk, seen.offset, queries, seen.slots);
     }
   }
 }
@@ -73,7 +74,9 @@ int main() {
         int end = slots - tokens;
         auto straight = written(KeyMask::straight, end, tokens, slots);
         compare({KeyMask::none, KeyMask::straight, window, end, tokens, slots}, straight);
-        compare({KeyMask::causal, KeyMask::straight, window, end, tokens, slots}, straight);
+        for (int chunk = 0; chunk <= slots + 1; chunk++) {
+          compare({KeyMask::causal, KeyMask::straight, window, end, tokens, slots, chunk}, straight);
+        }
         for (int offset = 0; offset <= 3 * slots; offset++) {
           for (int layout : {KeyMask::straight, KeyMask::ring, KeyMask::behind}) {
             // Without a ring a cache has a slot for each position.
