@@ -4,7 +4,7 @@ import torch
 
 from cases import THETA, V, base, mutation
 from late_cases import late_case
-from stream_cases import SCALED
+from stream_cases import SCALED, YARN
 
 
 def rounded_cases():
@@ -38,13 +38,7 @@ def case(name, covers, mutations, longest=45, **more):
         q_lora_rank=32,
         qk_rope_head_dim=16,
         rms_norm_eps=1e-20,
-        rope_scaling={
-            "beta_fast": 32,
-            "beta_slow": 1,
-            "factor": 4.0,
-            "original_max_position_embeddings": 64,
-            "rope_type": "yarn",
-        },
+        rope_scaling=YARN,
         routed_scaling_factor=1.5,
         scoring_func="sqrtsoftplus",
         sliding_window=6,

@@ -20,6 +20,13 @@ SPREADS = [
 ]
 LATENTS = mutation("kv_a_layernorm", fill={"kv_a_layernorm.weight": 1.0})
 SCALED = mutation("routed_scaling_factor", {"routed_scaling_factor": 1.0})
+YARN = {
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "rope_type": "yarn",
+}
 SHARED = mutation("shared_experts", fill={"shared_experts.down_proj.weight": 0.0})
 
 
@@ -389,13 +396,7 @@ def deepseek_v4():
             pad_token_id=0,
             q_lora_rank=12,
             qk_rope_head_dim=8,
-            rope_scaling={
-                "beta_fast": 32,
-                "beta_slow": 1,
-                "factor": 4.0,
-                "original_max_position_embeddings": 64,
-                "rope_type": "yarn",
-            },
+            rope_scaling=YARN,
             routed_scaling_factor=1.5,
             scoring_func="sqrtsoftplus",
             sliding_window=6,

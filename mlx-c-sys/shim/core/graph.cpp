@@ -65,7 +65,7 @@ bool is_same(const mx::Primitive& a, const mx::Primitive& b) {
     auto& other = static_cast<const mx::distributed::DistPrimitive&>(b);
     return !is_exchange(a.name()) && collective->group().raw_group() == other.group().raw_group() && std::strcmp(a.name(), b.name()) == 0;
   }
-  // MLX says of operations without parameters too that none is like another. It hides their types, not their names.
+  // These have no parameters, but MLX does not compare them. libmlx does not export their types, so their names are compared.
   for (const char* name : {"Expm1", "Log1p"}) {
     if (std::strcmp(a.name(), name) == 0) {
       return true;

@@ -184,8 +184,8 @@ struct AttentionArgs {
   FlatArgs flat;
   bool adds; // there are slopes or a mask
   const float* slopes; // ALiBi [H], or null
-  // [1 or H, 1 or T, columns], or null: column j is position j. Numbers are added to scores; a query to whose keys booleans are
-  // false sees no other key if there is one with true.
+  // A mask [1 or H, 1 or T, columns], or null: column j is position j. Numbers are added to scores. Keys whose boolean is false
+  // are hidden; a query from which all keys are hidden weighs them equally.
   const void* added;
   bool added_is_bool;
   int added_columns;

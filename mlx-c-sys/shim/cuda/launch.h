@@ -43,7 +43,7 @@ mx::array counters(size_t count, mx::Stream s);
 
 // The array in row-major order: the array itself, or a copy that lives until the stream's kernels have run.
 mx::array dense(const mx::array& a, mx::Stream s);
-// The same for a small array that the host has written and many kernels read. It is copied to the GPU once, so that the
+// The same for an array that the host has written and many kernels read. It is copied to the GPU once, so that the
 // kernels do not read it over the bus.
 mx::array resident(const mx::array& a, mx::Stream s);
 

@@ -4,8 +4,8 @@
 #include <mutex>
 
 #include "mlx/backend/cuda/allocator.h"
-#include "mlx/memory.h"
 #include "mlx/distributed/primitives.h"
+#include "mlx/memory.h"
 #include "mlx/primitives.h"
 #include "ops/node.h"
 #include "report.h"

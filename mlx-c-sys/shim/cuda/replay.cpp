@@ -27,6 +27,7 @@ namespace {
 // Graphs that are set aside: their number, and the bytes of their own arrays.
 constexpr size_t most_aside = 16, most_bytes_aside = size_t{2} << 30;
 
+// Computations between two captures of which the first has failed.
 constexpr int most_pause = 1 << 10;
 
 // In place of the leaf of a declared array that is not evaluated. That of one that the graph does not read is -1.
@@ -245,7 +246,7 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
         (*inputs)[leaf] = (*inputs)[leaf] || graph->leaves[leaf].bytes > small;
       }
     }
-    // Small arrays that the host has made may be others in a later batch of the same shape, whose steps this graph can launch.
+    // A later batch of the same shape can launch this graph too, but has other small arrays of the host.
     for (size_t i = 0; i < inputs->size(); i++) {
       const auto& leaf = graph->leaves[i];
       bool is_small = leaf.bytes > 0 && leaf.bytes <= small && leaf.is_dense && !leaf.shape.empty();

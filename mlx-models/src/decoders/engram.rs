@@ -3,12 +3,12 @@
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 use mlx_nn::{
-    Embedding, LayerKind, Linear, Param, RecurrentShape, StatePart, Step, StreamsConfig, module,
+    Embedding, LayerKind, Linear, Param, RecurrentShape, Step, StreamsConfig, module,
     rounded_to_eight_bits,
 };
 
 use super::ngrams::{Hashes, primes};
-use super::token_bytes::{self, BYTES};
+use super::token_bytes;
 
 /// Sizes of [`Engram`].
 #[derive(Clone, Copy, Debug)]
@@ -43,11 +43,7 @@ impl EngramSizes {
 
     /// The state of a row: the bytes of the tokens before.
     pub(crate) fn kind(&self) -> LayerKind {
-        let tokens = StatePart::Window {
-            name: "tokens",
-            len: self.longest - 1,
-            width: BYTES,
-        };
+        let tokens = token_bytes::window(self.longest - 1);
         LayerKind::Recurrent(RecurrentShape::new(&[tokens]).with_rerun())
     }
 
@@ -117,8 +113,7 @@ impl Engram {
             .kinds
             .slice_axis(0, self.sizes.pad, self.sizes.pad + 1)?;
         let kind = |before: i32| {
-            let at = longest - 1 - before;
-            let own = kinds.slice_axis(-1, at, at + 1)?.squeeze(-1)?;
+            let own = token_bytes::before(&kinds, before)?;
             let exists = step.positions().greater_equal(before)?;
             exists.select(&own, &pad)
         };

@@ -7,7 +7,7 @@ use mlx_nn::{
     StatePart, Step, Visit, VisitMut, known_type, module,
 };
 
-use super::token_bytes::{self, BYTES};
+use super::token_bytes;
 
 /// Sizes of [`NgramFeatures`].
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +49,7 @@ impl NgramSizes {
     /// The state of a row: the bytes of the tokens before, and the inputs of the convolution.
     pub(crate) fn kind(&self) -> LayerKind {
         let parts = [
-            StatePart::Window {
-                name: "tokens",
-                len: self.longest - 1,
-                width: BYTES,
-            },
+            token_bytes::window(self.longest - 1),
             StatePart::Window {
                 name: "ngrams",
                 len: (self.taps - 1) * self.longest,
@@ -237,15 +233,11 @@ impl NgramEmbedding {
     /// The rows of all tables, `[1, T, width]`, from the bytes of the step's tokens. Before the first token of a row, and
     /// before the last end of a text, there are only ends.
     fn forward(&self, bytes: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let longest = self.sizes.longest;
         let seen = token_bytes::tokens(&step.window(state, 0, bytes)?)?; // [1, T, longest]
-        let token = |before: i32| {
-            let at = longest - 1 - before;
-            seen.slice_axis(-1, at, at + 1)?.squeeze(-1)
-        };
+        let token = |before: i32| token_bytes::before(&seen, before);
         let end = Array::scalar(i64::from(self.sizes.end))?;
         let mut tokens = vec![token(0)?];
-        for before in 1..longest {
+        for before in 1..self.sizes.longest {
             let exists = step.positions().greater_equal(before)?;
             let exists = match before {
                 1 => exists,

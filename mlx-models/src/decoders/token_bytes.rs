@@ -2,7 +2,7 @@
 //! because every dtype of activations holds a byte exactly.
 
 use mlx_core::{Array, DType, Result, ops::concat};
-use mlx_nn::StreamsConfig;
+use mlx_nn::{StatePart, StreamsConfig};
 
 /// Bytes of a token's number.
 pub(crate) const BYTES: i32 = 3;
@@ -49,6 +49,21 @@ pub(crate) fn together(x: Array, bytes: Option<Array>) -> Result<Array> {
         Some(bytes) => concat(&[x, bytes], -1),
         None => Ok(x),
     }
+}
+
+/// The part of a row's state that has the bytes of its last `len` tokens.
+pub(crate) fn window(len: i32) -> StatePart {
+    StatePart::Window {
+        name: "tokens",
+        len,
+        width: BYTES,
+    }
+}
+
+/// The tokens I64 `[1, T]` that come `before` places before each of the last ones of `seen [1, T, longest]`.
+pub(crate) fn before(seen: &Array, before: i32) -> Result<Array> {
+    let at = seen.dim(-1)? - 1 - before;
+    seen.slice_axis(-1, at, at + 1)?.squeeze(-1)
 }
 
 /// The tokens `[..]` of bytes `[.., 3]`, I64.

@@ -352,6 +352,19 @@ impl RowPages {
         copies
     }
 
+    /// Whether the row holds every page of the positions `begin..end`, and may write these without changing those of
+    /// other holders.
+    #[cfg(test)]
+    pub(crate) fn is_prepared(&self, begin: usize, end: usize) -> bool {
+        let pages = self.pages.borrow();
+        let mut numbers = begin / PAGE..end.div_ceil(PAGE);
+        numbers.all(|number| {
+            let from = begin.saturating_sub(number * PAGE);
+            let page = self.page_of(number * PAGE);
+            page.is_some_and(|page| pages.may_write(page, from, self.number))
+        })
+    }
+
     /// Releases the pages behind the first `len` positions.
     pub(crate) fn truncate(&mut self, len: usize) {
         let keep = len.div_ceil(PAGE).saturating_sub(self.first);
@@ -471,6 +484,7 @@ mod tests {
             for copy in copies {
                 self.slots[copy.to as usize] = self.slots[copy.from as usize];
             }
+            assert!(row.is_prepared(len, len + n));
             for position in len..len + n {
                 let page = row.page_of(position).unwrap();
                 assert_ne!(page, SPARE);

@@ -1,8 +1,8 @@
 //! Kept prefixes: pages of rows, and recurrent states at some of their lengths, that outlive the rows
 //! and that later rows begin with.
 //!
-//! A kept page is counted like that of a row, so nothing writes to it. Which tokens it belongs to is
-//! the business of its owner.
+//! A kept page is counted like that of a row, so nothing changes the positions that it had when it was kept. A row may
+//! write behind them. Which tokens the page belongs to is the business of its owner.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

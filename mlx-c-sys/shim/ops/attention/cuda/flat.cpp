@@ -1,4 +1,4 @@
-// Launches the attention kernels for a flat step over pages.
+// Launches the attention kernels for a flat step.
 #include "flat.h"
 
 #include "attention.h"
