@@ -79,7 +79,12 @@ pub(crate) fn products(q: &Array, keys: &Array, step: &Step) -> Result<Array> {
             let keys = keys.slice_axis(0, row, row + 1)?.squeeze(0)?;
             parts.push(own.matmul(&keys.t()?)?.reshape(&[n, heads, -1])?);
         } else if !numbers.is_empty() {
-            let numbers = Array::from_slice(&numbers, &[end - begin, 1])?;
+            let numbers = match numbers.len() == run {
+                // An operation and not an input, so that steps have the same graph.
+                true => create::arange(f64::from(numbers[0]), (row + run) as f64, 1.0, DType::I32)?,
+                false => Array::from_slice(&numbers, &[end - begin])?,
+            };
+            let numbers = numbers.expand_dims(-1)?;
             let own = own.reshape(&[end - begin, heads, 1, dim])?;
             parts.push(fast::experts_linear(&own, keys, &numbers)?.squeeze(2)?);
         }

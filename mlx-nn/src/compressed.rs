@@ -6,7 +6,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
 use crate::attend::Attend;
 use crate::attention::split_heads;
-use crate::cache::{LayerKind, RecurrentShape, StatePart};
+use crate::cache::LayerKind;
 use crate::choice::{best, products};
 use crate::experts::ExpertsLinear;
 use crate::linear::Linear;
@@ -86,41 +86,40 @@ impl BlocksConfig {
 
 impl CompressedConfig {
     /// The states of a layer: the vectors of blocks and the indexer's keys of blocks, each at the last position of its
-    /// block; and the last positions with the inputs of blocks that are not complete.
+    /// block; the last positions; and the inputs of blocks that are not complete.
     pub fn states(&self) -> Vec<LayerKind> {
-        let mut parts = vec![StatePart::Window {
-            name: "near",
-            len: self.window - 1,
-            width: self.head_dim,
-        }];
-        let mut states = Vec::new();
+        let last = |window: i32, width: i32| LayerKind::LatentWindow {
+            window: window as usize,
+            width,
+        };
+        let near = last(self.window, self.head_dim);
         if let Some(blocks) = self.blocks {
-            let window = |name, dim: i32| StatePart::Window {
-                name,
-                len: blocks.reach() - 1,
-                width: 2 * dim * blocks.reach() / blocks.size,
+            let inputs = |dim: i32| last(blocks.reach(), 2 * dim * blocks.reach() / blocks.size);
+            let own = inputs(self.head_dim);
+            return match blocks.index {
+                None => vec![LayerKind::Latent, near, own],
+                Some(index) => {
+                    let (vectors, keys) = (LayerKind::Latent, LayerKind::Latent);
+                    vec![vectors, keys, near, own, inputs(index.dim)]
+                }
             };
-            parts.push(window("blocks", self.head_dim));
-            states.push(LayerKind::Latent);
-            if let Some(index) = blocks.index {
-                parts.push(window("index", index.dim));
-                states.push(LayerKind::Latent);
-            }
         }
-        if let Some(blocks) = self.sourced.filter(|blocks| blocks.keeps) {
-            if blocks.size > 1 {
-                parts.push(StatePart::Window {
-                    name: "blocks",
-                    len: blocks.size - 1,
-                    width: 2 * self.head_dim,
-                });
-            }
-            let index = blocks.index.map(|_| LayerKind::Latent);
-            states.extend([Some(LayerKind::Latent), index].into_iter().flatten());
-        }
-        let shape = RecurrentShape::new(&parts).with_rerun();
-        states.push(LayerKind::Recurrent(shape));
-        states
+        let Some(blocks) = self.sourced.filter(|blocks| blocks.keeps) else {
+            return vec![near];
+        };
+        let index = blocks.index.map(|_| LayerKind::Latent);
+        let inputs = (blocks.size > 1).then(|| last(blocks.size, 2 * self.head_dim));
+        let states = [Some(LayerKind::Latent), index, Some(near), inputs];
+        states.into_iter().flatten().collect()
+    }
+
+    /// The place of the last positions among the [states](Self::states), which those of inputs follow.
+    fn near(&self) -> usize {
+        let states = self.states();
+        let vectors = states
+            .iter()
+            .take_while(|kind| matches!(kind, LayerKind::Latent));
+        vectors.count()
     }
 }
 
@@ -290,10 +289,10 @@ impl CompressedAttention {
         if c.rounds {
             k = eight_bits(&k)?;
         }
-        let last = state + c.states().len() - 1;
+        let near = state + c.near();
         let of_blocks = match (&self.compressor, &self.sourced) {
-            (Some(blocks), _) => blocks.forward(x, latents, (state, last), step)?,
-            (None, Some(blocks)) => blocks.forward(x, latents, (state, last), step)?,
+            (Some(blocks), _) => blocks.forward(x, latents, (state, near + 1), step)?,
+            (None, Some(blocks)) => blocks.forward(x, latents, (state, near + 1), step)?,
             (None, None) => None,
         };
         let options = Attend {
@@ -302,7 +301,7 @@ impl CompressedAttention {
             sinks: Some(self.sinks.get()?),
             alibi: None,
         };
-        let y = blocks::attend(step, (last, NEAR), &q, &k, of_blocks.as_ref(), &options)?;
+        let y = blocks::attend(step, (near, c.window), &q, &k, of_blocks.as_ref(), &options)?;
         // Values were turned with the keys.
         let y = end_turned(&self.back, &y, self.rope_dim, step)?;
         self.output(&y)
@@ -366,27 +365,23 @@ impl Shard for CompressedAttention {
     }
 }
 
-/// Parts of the recurrent state.
-const NEAR: usize = 0;
-const BLOCKS: usize = 1;
-const INDEX: usize = 2;
-
 impl BlocksOf {
-    /// The vectors of all whole blocks, and which of them queries see; `None` if there is none.
+    /// The vectors of all whole blocks, and which of them queries see; `None` if there is none. The states from `state` on
+    /// keep vectors, and those from `inputs` on the inputs of blocks.
     fn forward(
         &self,
         x: Input<'_>,
         latents: Input<'_>,
-        (state, last): (usize, usize),
+        (state, inputs): (usize, usize),
         step: &mut Step<'_>,
     ) -> Result<Option<(Array, Array)>> {
-        let vectors = self.own.forward(x, (state, None), (last, BLOCKS), step)?;
+        let vectors = self.own.forward(x, (state, None), inputs, step)?;
         let Some(indexer) = &self.indexer else {
             return Ok(vectors);
         };
         let keys = indexer
             .own
-            .forward(x, (state + 1, Some(DType::F32)), (last, INDEX), step)?;
+            .forward(x, (state + 1, Some(DType::F32)), inputs + 1, step)?;
         let (Some((vectors, seen)), Some((keys, _))) = (vectors, keys) else {
             return Ok(None);
         };

@@ -4,7 +4,8 @@
 //! fused operation with an offset for each row. Dimension `i` is paired with `i + dims/2`, or with
 //! its neighbour.
 
-use mlx_core::{Array, Error, ErrorKind, Result, fast};
+use mlx_core::ops::create;
+use mlx_core::{Array, DType, Error, ErrorKind, Result, fast};
 
 use crate::attend::Keys;
 use crate::attention::split_heads;
@@ -324,7 +325,7 @@ impl Rope {
     /// Rotates `[B, H, L, D]` of the step's rows, whose place i is position `i * stride`, with the frequencies of each
     /// row's last token.
     pub(crate) fn of_rows(&self, x: &Array, stride: i32, step: &Step) -> Result<Array> {
-        let start = Array::from_slice(&[0i32], &[1])?;
+        let start = create::zeros(&[1], DType::I32)?;
         let rotate = |table: &Table| self.rotated_by(x, table, &start, stride);
         if let Some(growing) = &self.growing
             && step.beyond(growing.original()).contains(&true)

@@ -30,6 +30,7 @@ use crate::rope::Growing;
 mod attention;
 pub(crate) mod axis;
 pub(crate) mod blocks;
+mod last;
 mod paged;
 pub(crate) mod recurrent;
 pub(crate) mod repeated;
@@ -311,13 +312,6 @@ impl Step<'_> {
     /// No memory for the arrays.
     pub fn inputs_of(&self, graph: &StepGraph) -> Result<Option<Vec<Array>>> {
         graph.inputs(self)
-    }
-
-    /// The length of the longest row, including its tokens of this step.
-    pub fn longest(&self) -> usize {
-        self.lasts_until(0);
-        let rows = self.cache.lens.iter().zip(&self.axis.widths);
-        rows.map(|(len, width)| len + width).max().unwrap_or(0)
     }
 
     /// Which rows will hold more than `most` positions; see [`ModelCache::expect`].

@@ -85,7 +85,7 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
         let kind = match (kind, cost.limit) {
             (LayerKind::Recurrent(_), _) => "recurrent",
             (LayerKind::Latent, None) => "compressed",
-            (LayerKind::Latent, Some(_)) => "compressed ring",
+            (LayerKind::Latent, Some(_)) | (LayerKind::LatentWindow { .. }, _) => "compressed ring",
             (_, None) => "growing",
             (_, Some(_)) => "ring",
         };

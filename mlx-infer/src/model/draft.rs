@@ -24,12 +24,13 @@ impl DraftRoom {
         let layers = model.states();
         let keeps_all = |kind: &LayerKind| match kind {
             LayerKind::Full | LayerKind::Latent => true,
-            LayerKind::Window(_) => false,
+            LayerKind::Window(_) | LayerKind::LatentWindow { .. } => false,
             LayerKind::Recurrent(shape) => shape.can_rerun(),
         };
-        let has_windows = layers
-            .iter()
-            .any(|kind| matches!(kind, LayerKind::Window(_)));
+        let is_window = |kind: &LayerKind| {
+            matches!(kind, LayerKind::Window(_) | LayerKind::LatentWindow { .. })
+        };
+        let has_windows = layers.iter().any(is_window);
         Self {
             longest: match options.context_len {
                 None if layers.iter().all(keeps_all) => MOST,

@@ -73,7 +73,8 @@ fn poison_in_unused_slots_changes_no_bit() {
         let model = model(case);
         let prompts = [prompt(1, 1), prompt(13, 2), prompt(30, 3)];
         let parts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
-        let rings = (model.info.layers.iter()).any(|kind| matches!(kind, LayerKind::Window(_)));
+        let rings = (model.info.layers.iter())
+            .any(|kind| matches!(kind, LayerKind::Window(_) | LayerKind::LatentWindow { .. }));
         let new = || ModelCache::new(model.model.states(), 3, CacheOptions::default());
         let (mut clean, mut dirty) = (new(), new());
         // The number of slots that a step which was rolled back may have written in a ring without

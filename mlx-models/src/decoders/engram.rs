@@ -3,8 +3,7 @@
 
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 use mlx_nn::{
-    Embedding, LayerKind, Linear, Param, RecurrentShape, Step, StreamsConfig, module,
-    rounded_to_eight_bits,
+    Embedding, LayerKind, Linear, Param, Step, StreamsConfig, module, rounded_to_eight_bits,
 };
 
 use super::ngrams::{Hashes, primes};
@@ -41,10 +40,9 @@ impl EngramSizes {
         (self.longest - 1) * self.heads
     }
 
-    /// The state of a row: the bytes of the tokens before.
+    /// The state of a row: the bytes of the last tokens.
     pub(crate) fn kind(&self) -> LayerKind {
-        let tokens = token_bytes::window(self.longest - 1);
-        LayerKind::Recurrent(RecurrentShape::new(&[tokens]).with_rerun())
+        token_bytes::last_tokens(self.longest)
     }
 
     /// The hashes, over `alike` kinds of tokens.
@@ -107,7 +105,8 @@ impl Engram {
     /// The rows I32 `[1, T, tables]` of the step's tokens, whose bytes are given.
     fn rows(&self, bytes: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
         let longest = self.sizes.longest;
-        let seen = token_bytes::tokens(&step.window(state, 0, bytes)?)?; // [1, T, longest]
+        let seen = step.last_vectors(state, bytes, longest)?;
+        let seen = token_bytes::tokens(&seen)?; // [1, T, longest]
         let kinds = self.kinds.take(&seen, 0)?;
         let pad = self
             .kinds

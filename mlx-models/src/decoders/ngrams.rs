@@ -46,17 +46,18 @@ impl NgramSizes {
         (self.longest - 1) * self.heads
     }
 
-    /// The state of a row: the bytes of the tokens before, and the inputs of the convolution.
-    pub(crate) fn kind(&self) -> LayerKind {
-        let parts = [
-            token_bytes::window(self.longest - 1),
-            StatePart::Window {
-                name: "ngrams",
-                len: (self.taps - 1) * self.longest,
-                width: self.streams * self.hidden,
-            },
-        ];
-        LayerKind::Recurrent(RecurrentShape::new(&parts).with_rerun())
+    /// The states: the bytes of the last tokens, and the inputs of the convolution.
+    pub(crate) fn states(&self) -> [LayerKind; 2] {
+        let inputs = StatePart::Window {
+            name: "ngrams",
+            len: (self.taps - 1) * self.longest,
+            width: self.streams * self.hidden,
+        };
+        let inputs = RecurrentShape::new(&[inputs]).with_slots();
+        [
+            token_bytes::last_tokens(self.longest),
+            LayerKind::Recurrent(inputs),
+        ]
     }
 
     /// The rows of each table. Layers have successive primes.
@@ -233,7 +234,8 @@ impl NgramEmbedding {
     /// The rows of all tables, `[1, T, width]`, from the bytes of the step's tokens. Before the first token of a row, and
     /// before the last end of a text, there are only ends.
     fn forward(&self, bytes: &Array, state: usize, step: &mut Step<'_>) -> Result<Array> {
-        let seen = token_bytes::tokens(&step.window(state, 0, bytes)?)?; // [1, T, longest]
+        let seen = step.last_vectors(state, bytes, self.sizes.longest)?;
+        let seen = token_bytes::tokens(&seen)?; // [1, T, longest]
         let token = |before: i32| token_bytes::before(&seen, before);
         let end = Array::scalar(i64::from(self.sizes.end))?;
         let mut tokens = vec![token(0)?];
@@ -287,8 +289,8 @@ impl NgramFeatures {
         })
     }
 
-    /// The addition to the streams `x` `[1, T, n E]`. `bytes` are those of the step's tokens, and `state` is the layer's
-    /// state of the kind [`NgramSizes::kind`].
+    /// The addition to the streams `x` `[1, T, n E]`. `bytes` are those of the step's tokens, and `state` is the first of
+    /// [`NgramSizes::states`].
     ///
     /// # Errors
     /// The shapes do not fit.
@@ -315,7 +317,7 @@ impl NgramFeatures {
         let value = weight.multiply(value.expand_dims(2)?)?;
         let value = value.reshape(x.shape())?.astype(x.dtype())?;
         let normed = self.norm_conv.by_group(&value, streams)?;
-        let mixed = self.conv1d.forward(&normed, state, 1, step)?;
+        let mixed = self.conv1d.forward(&normed, state + 1, 0, step)?;
         value.add(&mixed)
     }
 }

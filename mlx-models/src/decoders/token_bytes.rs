@@ -2,7 +2,7 @@
 //! because every dtype of activations holds a byte exactly.
 
 use mlx_core::{Array, DType, Result, ops::concat};
-use mlx_nn::{StatePart, StreamsConfig};
+use mlx_nn::{LayerKind, StreamsConfig};
 
 /// Bytes of a token's number.
 pub(crate) const BYTES: i32 = 3;
@@ -51,11 +51,10 @@ pub(crate) fn together(x: Array, bytes: Option<Array>) -> Result<Array> {
     }
 }
 
-/// The part of a row's state that has the bytes of its last `len` tokens.
-pub(crate) fn window(len: i32) -> StatePart {
-    StatePart::Window {
-        name: "tokens",
-        len,
+/// A state with the bytes of the last `count` tokens.
+pub(crate) fn last_tokens(count: i32) -> LayerKind {
+    LayerKind::LatentWindow {
+        window: count as usize,
         width: BYTES,
     }
 }
@@ -68,6 +67,8 @@ pub(crate) fn before(seen: &Array, before: i32) -> Result<Array> {
 
 /// The tokens `[..]` of bytes `[.., 3]`, I64.
 pub(crate) fn tokens(bytes: &Array) -> Result<Array> {
-    let units = Array::from_slice(&[1i64, 1 << 8, 1 << 16], &[3])?;
-    bytes.astype(DType::I64)?.multiply(units)?.sum(-1, false)
+    let bytes = bytes.astype(DType::I64)?;
+    let byte = |at: i32| bytes.slice_axis(-1, at, at + 1)?.squeeze(-1);
+    let high = byte(2)?.multiply(256)?.add(byte(1)?)?;
+    high.multiply(256)?.add(byte(0)?)
 }

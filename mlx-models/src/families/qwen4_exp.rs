@@ -89,7 +89,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Qwen4> {
                 (Some(attention), None, own.with_index(index.dim))
             }
         };
-        own.states.extend(ngrams[at].map(|sizes| sizes.kind()));
+        own.states
+            .extend(ngrams[at].iter().flat_map(|sizes| sizes.states()));
         geometry.push(own);
         layers.push(Qwen4Layer {
             ple: ngrams[at].map(NgramFeatures::new).transpose()?,

@@ -108,7 +108,7 @@ impl BlockChooser {
         let BlockChoice { block, top, .. } = self.config;
         let k = self.heads(&self.k_proj.forward(x)?, &self.k_norm, step)?;
         let KeptVectors { vectors, visible } = step.keep(state, &k)?;
-        if step.longest() as i64 <= i64::from(top) * i64::from(block) {
+        if i64::from(visible.dim(-1)?) <= i64::from(top) * i64::from(block) {
             return Ok(None);
         }
         let q = self.heads(&self.q_proj.forward(x)?, &self.q_norm, step)?;

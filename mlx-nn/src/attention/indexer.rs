@@ -72,7 +72,7 @@ impl BlockIndexer {
         let k = both.slice_axis(-1, heads * dim, (heads + 1) * dim)?;
         let k = k.expand_dims(1)?.astype(DType::F32)?;
         let KeptVectors { vectors, visible } = step.keep(state, &k)?;
-        if step.longest() <= top as usize {
+        if visible.dim(-1)? <= top {
             return Ok(None);
         }
         let q = split_heads(&both.slice_axis(-1, 0, heads * dim)?, dim)?;

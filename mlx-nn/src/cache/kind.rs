@@ -19,6 +19,14 @@ pub enum LayerKind {
     /// One vector for each position. It is the key of all heads, and its first features are the value of all heads
     /// (multi-head latent attention).
     Latent,
+    /// One vector of `width` numbers, in the dtype of the activations, for each of the last `window` positions
+    /// ([`Step::last_vectors`](crate::Step::last_vectors)).
+    LatentWindow {
+        /// Positions, including the token's own.
+        window: usize,
+        /// Numbers of a vector.
+        width: i32,
+    },
     /// Arrays of a fixed size for each row, whatever its length.
     Recurrent(RecurrentShape),
 }
@@ -149,6 +157,9 @@ impl fmt::Display for LayerKind {
             Self::Full => f.write_str("full"),
             Self::Window(window) => write!(f, "window {window}"),
             Self::Latent => f.write_str("latent"),
+            Self::LatentWindow { window, width } => {
+                write!(f, "latents of {width}, window {window}")
+            }
             Self::Recurrent(shape) => {
                 f.write_str("recurrent")?;
                 for part in shape.parts() {
@@ -246,6 +257,7 @@ impl LayerKind {
         let own = match *self {
             Self::Full | Self::Latent => None,
             Self::Window(window) => Some(window),
+            Self::LatentWindow { window, .. } => return Some(window),
             Self::Recurrent(_) => return None,
         };
         let least = own.into_iter().chain(options.max_context).min();
@@ -257,13 +269,13 @@ impl LayerKind {
     pub fn part_names(&self) -> Vec<&'static str> {
         match self {
             Self::Full | Self::Window(_) => vec!["keys", "values"],
-            Self::Latent => vec!["latents"],
+            Self::Latent | Self::LatentWindow { .. } => vec!["latents"],
             Self::Recurrent(shape) => shape.parts().map(StatePart::name).collect(),
         }
     }
 
     /// The arrays of a row's state, in the order of [`part_names`](Self::part_names). `kv` gives the sizes of keys and
-    /// values, if the layer has some; `activations` is their dtype.
+    /// values, if the layer has some and its kind does not give them; `activations` is their dtype.
     ///
     /// # Errors
     /// Keys or values of these sizes cannot be packed in the scheme of the options, or keys and
@@ -283,10 +295,14 @@ impl LayerKind {
             };
             return Ok(shape.parts().map(part).collect());
         }
-        if let (Self::Latent, Some(_)) = (self, options.quantized) {
+        if let (Self::Latent | Self::LatentWindow { .. }, Some(_)) = (self, options.quantized) {
             let message = "keys and values are one compressed vector, which is not quantised";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
+        let (heads, dims) = match *self {
+            Self::LatentWindow { width, .. } => (1, [width; 2]),
+            _ => (kv.heads, [kv.key_dim, kv.value_dim]),
+        };
         let part = |(name, dim)| {
             let (width, dtype) = match options.quantized {
                 Some(scheme) => (fast::packed_words(dim, activations, scheme)?, DType::U32),
@@ -295,11 +311,10 @@ impl LayerKind {
             Ok(RowPart {
                 name,
                 dtype,
-                shape: vec![1, kv.heads, 1, width],
+                shape: vec![1, heads, 1, width],
                 grows: true,
             })
         };
-        let dims = [kv.key_dim, kv.value_dim];
         self.part_names().into_iter().zip(dims).map(part).collect()
     }
 

@@ -65,7 +65,10 @@ pub(crate) enum LayerState {
 impl LayerState {
     pub(crate) fn new(kind: LayerKind, rows: usize) -> Self {
         match kind {
-            LayerKind::Full | LayerKind::Window(_) | LayerKind::Latent => Self::Paged,
+            LayerKind::Full
+            | LayerKind::Window(_)
+            | LayerKind::Latent
+            | LayerKind::LatentWindow { .. } => Self::Paged,
             LayerKind::Recurrent(shape) => {
                 Self::Recurrent(Box::new(RecurrentCache::new(shape, rows)))
             }

@@ -57,18 +57,18 @@ impl Compressor {
     }
 
     /// The vectors of all whole blocks, `[B, P, D]`, and which of them queries may see. They are kept in state `state`, in a
-    /// dtype of its own or that of the features; the inputs of the last block are part `part` of state `last`.
+    /// dtype of its own or that of the features, and the last inputs in state `last`.
     pub(super) fn forward(
         &self,
         x: Input<'_>,
         (state, dtype): (usize, Option<DType>),
-        (last, part): (usize, usize),
+        last: usize,
         step: &mut Step<'_>,
     ) -> Result<Option<(Array, Array)>> {
         let both = Linear::forward_all([&self.kv_proj, &self.gate_proj], x)?;
         let inputs = concat(&both, -1)?;
         let (size, reach) = (self.size as usize, self.reach as usize);
-        let completed = blocks::completed(step, last, part, &inputs, (size, reach))?;
+        let completed = blocks::completed(step, last, &inputs, (size, reach))?;
         let dtype = dtype.unwrap_or(inputs.dtype());
         let vectors = match completed {
             Some(blocks) => Some(self.vectors(&blocks)?.astype(dtype)?),
@@ -84,7 +84,7 @@ impl Compressor {
         let width = self.position_bias.shape()[1];
         let inputs = blocks.inputs.astype(DType::F32)?;
         let bias = self.position_bias.get()?.astype(DType::F32)?;
-        let count = blocks.numbers.len() as i32;
+        let count = blocks.numbers.dim(0)?;
         // Vectors or gates of the tokens from place `begin` on, of feature `first` on.
         let of = |begin: i32, first: i32| {
             let tokens = inputs.slice_axis(1, begin, begin + size)?;
@@ -97,9 +97,7 @@ impl Compressor {
             true => (of(0, 0)?, gates(0, 0)?),
             false => {
                 // Before the first block there is none.
-                let is_later = blocks.numbers.iter().map(|&number| number > 0);
-                let is_later: Vec<bool> = is_later.collect();
-                let is_later = Array::from_slice(&is_later, &[count, 1, 1])?;
+                let is_later = blocks.numbers.greater(0)?.reshape(&[count, 1, 1])?;
                 let before = is_later.select(&gates(0, 0)?, f32::NEG_INFINITY)?;
                 let values = concat(&[of(0, 0)?, of(size, dim)?], 1)?;
                 (values, concat(&[before, gates(size, dim)?], 1)?)
@@ -107,8 +105,7 @@ impl Compressor {
         };
         let sums = values.multiply(gates.softmax(1)?)?.sum(1, false)?;
         let sums = self.kv_norm.forward(&sums.astype(blocks.inputs.dtype())?)?;
-        let firsts: Vec<i32> = blocks.numbers.iter().map(|number| number * size).collect();
-        let firsts = Array::from_slice(&firsts, &[1, count])?;
+        let firsts = blocks.numbers.multiply(size)?.expand_dims(0)?;
         let sums = sums.reshape(&[1, 1, count, dim])?;
         let turned = with_end(&sums, self.rope.dims(), |end| self.rope.at(end, &firsts))?;
         turned.reshape(&[count, dim])

@@ -107,9 +107,6 @@ struct Chooser {
 
 crate::module!(Chooser { q_b_proj, weights_proj, k_proj, k_norm } plain { config });
 
-/// The part of the recurrent state that has the inputs of a block that is not complete.
-const BLOCKS: usize = 1;
-
 impl Sourced {
     pub(super) fn empty(
         blocks: SourcedBlocks,
@@ -157,16 +154,17 @@ impl Sourced {
         })
     }
 
-    /// The vectors of all whole blocks, and which of them queries see; `None` if there is none.
+    /// The vectors of all whole blocks, and which of them queries see; `None` if there is none. The states from `state` on
+    /// keep vectors, and state `inputs` the inputs of blocks.
     pub(super) fn forward(
         &self,
         x: Input<'_>,
         latents: Input<'_>,
-        (state, last): (usize, usize),
+        (state, inputs): (usize, usize),
         step: &mut Step<'_>,
     ) -> Result<Option<(Array, Array)>> {
         if let Some(compressor) = &self.compressor {
-            let completed = compressor.completed(x, last, step)?;
+            let completed = compressor.completed(x, inputs, step)?;
             let pooled = match &completed {
                 Some(blocks) => Some(compressor.vectors(blocks)?),
                 None => None,
@@ -212,8 +210,7 @@ impl Sourced {
     /// Vectors `[C, D]` whose ends are turned by the first positions of their blocks.
     fn turned(&self, vectors: &Array, blocks: &Blocks, size: i32) -> Result<Array> {
         let [count, dim] = vectors.dims()?;
-        let firsts: Vec<i32> = blocks.numbers.iter().map(|number| number * size).collect();
-        let firsts = Array::from_slice(&firsts, &[1, count])?;
+        let firsts = blocks.numbers.multiply(size)?.expand_dims(0)?;
         let vectors = vectors.reshape(&[1, 1, count, dim])?;
         let turned = with_end(&vectors, self.rope.dims(), |end| self.rope.at(end, &firsts))?;
         turned.reshape(&[count, dim])
@@ -221,14 +218,14 @@ impl Sourced {
 }
 
 impl Pooled {
-    /// The inputs of the blocks that the step completes.
+    /// The inputs of the blocks that the step completes. State `last` keeps those of blocks that are not complete.
     fn completed(&self, x: Input<'_>, last: usize, step: &mut Step<'_>) -> Result<Option<Blocks>> {
         match &self.gate_proj {
             None => Ok(Some(blocks::singles(step, &self.kv_proj.forward(x)?)?)),
             Some(gate) => {
                 let inputs = concat(&Linear::forward_all([&self.kv_proj, gate], x)?, -1)?;
                 let size = self.size as usize;
-                blocks::completed(step, last, BLOCKS, &inputs, (size, size))
+                blocks::completed(step, last, &inputs, (size, size))
             }
         }
     }

@@ -117,7 +117,7 @@ impl Indexer {
             None => k,
         };
         let KeptVectors { vectors, visible } = step.keep(state, &k)?;
-        if step.longest() <= top as usize {
+        if visible.dim(-1)? <= top {
             return Ok(None);
         }
         let q = split_heads(&self.wq_b.forward(compressed)?, dim)?;

@@ -2,7 +2,8 @@
 //! queries see.
 
 use mlx_core::fast;
-use mlx_core::{Array, Error, ErrorKind, Result};
+use mlx_core::ops::create;
+use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use super::Step;
 use super::paged::{self, StepPages};
@@ -13,8 +14,8 @@ use crate::cache::state::refusal;
 /// The vectors that a layer keeps for each position, and what the queries of a step may see.
 #[derive(Clone, Debug)]
 pub struct KeptVectors {
-    /// All vectors of each row, `[B, S, D]`, where S is the length of the longest row. Shorter rows
-    /// have any vectors behind their own.
+    /// The vectors of each row, `[B, S, D]`, where S is at least the length of the longest row. Rows have any vectors
+    /// behind their own.
     pub vectors: Array,
     /// Which of its row's positions each query may see: Bool `[1, T, S]`.
     pub visible: Array,
@@ -425,38 +426,32 @@ impl Step<'_> {
     pub fn keep(&mut self, layer: usize, vectors: &Array) -> Result<KeptVectors> {
         let keys = Keys::from(vectors);
         self.check_step(layer, &keys)?;
-        self.lasts_until(0);
-        let longest = self
-            .places_and_lens()
-            .map(|(len, places)| len + places)
-            .max();
+        let rows = self.cache.lens.iter().zip(self.axis.each());
+        let longest = rows.map(|(len, places)| len + places.len()).max();
         let longest = longest.unwrap_or(0);
         let (all, window) = if self.stores() {
             let StepPages { paged, window } = paged::of_layer(self, layer)?;
             let (arrays, _) = self.write(layer, None, &keys, None, &paged)?;
             let all = paged.gathered(&arrays[0])?.squeeze(1)?;
-            (all.slice_axis(1, 0, longest as i32)?, window)
+            // The graph of a decode step has the width of the table of pages, which rarely changes.
+            match self.lasts.get() {
+                0 => (all.slice_axis(1, 0, longest as i32)?, window),
+                _ => (all, window),
+            }
         } else {
             (self.by_row(vectors, longest)?, self.window_of(layer)?)
         };
-        let mut visible = Vec::with_capacity(self.tokens() * longest);
-        for (len, places) in self.places_and_lens() {
-            for position in len..len + places {
-                let first = window.map_or(0, |window| (position + 1).saturating_sub(window));
-                visible.extend((0..longest).map(|at| (first..=position).contains(&at)));
-            }
-        }
-        let shape = [1, self.tokens() as i32, longest as i32];
+        let at = create::arange(0.0, f64::from(all.dim(1)?), 1.0, DType::I32)?;
+        let own = self.positions().expand_dims(-1)?;
+        let visible = at.less_equal(&own)?;
+        let visible = match window {
+            Some(window) => visible.logical_and(&at.greater(&own.subtract(window as i32)?)?)?,
+            None => visible,
+        };
         Ok(KeptVectors {
             vectors: all,
-            visible: Array::from_slice(&visible, &shape)?,
+            visible,
         })
-    }
-
-    /// The length before the step and the number of places of each row.
-    fn places_and_lens(&self) -> impl Iterator<Item = (usize, usize)> {
-        let lens = self.cache.lens.iter().copied();
-        lens.zip(self.axis.each().map(|places| places.len()))
     }
 
     /// The vectors `[1, 1, T, D]` of rows that hold nothing else: `[B, longest, D]`.

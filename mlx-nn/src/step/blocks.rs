@@ -1,5 +1,8 @@
 //! The part of [`Step`] for layers that keep one vector for each block of positions, and attend to these vectors and to
 //! the last positions.
+//!
+//! In decode steps every token is treated as the last one of a block, so that steps have the same graph whether they complete
+//! blocks or not. What is computed for the other tokens is never read.
 
 use std::ops::Range;
 
@@ -8,6 +11,7 @@ use mlx_core::ops::{concat, create::zeros};
 use mlx_core::{Array, Result};
 
 use super::Step;
+use super::last::{Vectors, numbers, of_rows};
 use super::paged::{self, StepPages};
 use crate::attend::{Attend, Keys};
 use crate::cache::pages::PAGE;
@@ -15,14 +19,17 @@ use crate::cache::pages::PAGE;
 /// Queries of a row that are attended together. More would also be multiplied with keys that none of them sees.
 const QUERIES: usize = 256;
 
-/// The inputs of the blocks that a step completes.
+/// The most queries of a row that are attended together with those of other rows.
+const FEW_QUERIES: usize = 16;
+
+/// The inputs of blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks {
     /// `[C, reach, width]`: the inputs of a block and of the positions before it. Before the first position there is
     /// anything.
     pub inputs: Array,
-    /// The number of each block in its row.
-    pub numbers: Vec<i32>,
+    /// I32 `[C]`: the number of each block in its row.
+    pub numbers: Array,
 }
 
 /// What layers with compressed blocks leave for the layers after them. `None` if no row has a whole block.
@@ -38,81 +45,87 @@ pub(crate) struct SharedBlocks {
     pub chosen: Option<Array>,
 }
 
-/// A place of the step that completes a block.
-struct Close {
-    row: usize,
-    place: usize,
-    number: usize,
+/// The tokens with which blocks end.
+struct Ends {
+    /// The row of each, and its place; `None`: those of all tokens.
+    of: Option<Vec<(usize, usize)>>,
+    /// I32 `[C]`
+    positions: Array,
 }
 
-/// The places that complete blocks of `size` positions, row after row.
-fn closes(step: &Step<'_>, size: usize) -> Vec<Close> {
-    step.lasts_until(0);
-    let rows = step.cache.lens.iter().zip(step.axis.each()).enumerate();
-    let closes = rows.flat_map(|(row, (&len, places))| {
-        let first = places.start;
-        places.filter_map(move |place| {
-            let count = len + place - first + 1;
-            let number = (count / size).checked_sub(1)?;
-            count
-                .is_multiple_of(size)
-                .then_some(Close { row, place, number })
+impl Ends {
+    /// The last tokens of blocks of `size` positions, row after row. In steps of a fixed shape all tokens.
+    fn of(step: &Step<'_>, size: usize) -> Result<Self> {
+        if size == 1 || (step.stores() && step.has_fixed_places()) {
+            return Ok(Self {
+                of: None,
+                positions: step.positions().squeeze(0)?,
+            });
+        }
+        step.lasts_until(0);
+        let rows = step.cache.lens.iter().zip(step.axis.each()).enumerate();
+        let ends = rows.flat_map(|(row, (&len, places))| {
+            let first = places.start;
+            let ends = places.map(move |place| (row, place, len + place - first));
+            ends.filter(move |(_, _, position)| (position + 1).is_multiple_of(size))
+        });
+        let ends: Vec<(usize, usize, usize)> = ends.collect();
+        let positions: Vec<i32> = ends.iter().map(|&(_, _, at)| at as i32).collect();
+        Ok(Self {
+            positions: Array::from_slice(&positions, &[positions.len() as i32])?,
+            of: Some(
+                ends.into_iter()
+                    .map(|(row, place, _)| (row, place))
+                    .collect(),
+            ),
         })
-    });
-    closes.collect()
+    }
+
+    /// The numbers of their blocks of `size` positions: I32 `[C]`.
+    fn numbers(&self, size: usize) -> Result<Array> {
+        self.positions.floor_divide(size as i32)
+    }
 }
 
 /// The inputs of the blocks of `size` positions that the step completes, each with the inputs before it, `reach` in
-/// all. Part `part` of layer `layer` is the window of the last `reach - 1` inputs. `None` if no block is complete.
+/// all. Layer `layer` keeps the last `reach` inputs. `None` if no block is complete.
 pub(crate) fn completed(
     step: &mut Step<'_>,
     layer: usize,
-    part: usize,
     inputs: &Array,
     (size, reach): (usize, usize),
 ) -> Result<Option<Blocks>> {
-    let (found, before) = step.window_before(layer, part, inputs)?;
-    let [rows, len, width] = before.dims()?;
-    let closes = closes(step, size);
-    let starts: Vec<usize> = step.axis.each().map(|places| places.start).collect();
-    let places = closes.iter().flat_map(|close| {
-        let (row, first) = (close.row as i32, starts[close.row] as i32);
-        let own = close.place as i32 - first;
-        (own + 1 - reach as i32..=own).map(move |at| match at < 0 {
-            true => row * len + len + at,
-            false => rows * len + first + at,
-        })
-    });
-    let places: Vec<i32> = places.collect();
-    step.hand_over_inputs(layer, part, &found, inputs, None)?;
-    if closes.is_empty() {
+    let ends = Ends::of(step, size)?;
+    let numbers = ends.numbers(size)?;
+    let Some(places) = &ends.of else {
+        let inputs = step.last_vectors(layer, inputs, reach as i32)?;
+        let inputs = inputs.squeeze(0)?;
+        return Ok(Some(Blocks { inputs, numbers }));
+    };
+    let all = Vectors::keep(step, layer, inputs)?;
+    if places.is_empty() {
         return Ok(None);
     }
-    let all = [
-        before.reshape(&[rows * len, width])?,
-        inputs.reshape(&[-1, width])?,
-    ];
-    let places = Array::from_slice(&places, &[closes.len() as i32, reach as i32])?;
+    let rows: Vec<usize> = places.iter().map(|&(row, _)| row).collect();
+    let before = self::numbers(1 - reach as i32, reach as i32)?;
+    let at = ends.positions.expand_dims(-1)?.add(before)?.maximum(0)?;
     Ok(Some(Blocks {
-        inputs: concat(&all, 0)?.take(&places, 0)?,
-        numbers: closes.iter().map(|close| close.number as i32).collect(),
+        inputs: all.at(step, &rows, &at)?,
+        numbers,
     }))
 }
 
 /// The inputs of the step's tokens, each of which is a block.
 pub(crate) fn singles(step: &Step<'_>, inputs: &Array) -> Result<Blocks> {
-    let closes = closes(step, 1);
-    let places: Vec<i32> = closes.iter().map(|close| close.place as i32).collect();
-    let places = Array::from_slice(&places, &[places.len() as i32, 1])?;
     Ok(Blocks {
-        inputs: inputs.squeeze(0)?.take(&places, 0)?,
-        numbers: closes.iter().map(|close| close.number as i32).collect(),
+        inputs: inputs.squeeze(0)?.expand_dims(1)?,
+        numbers: step.positions().squeeze(0)?,
     })
 }
 
-/// Keeps the vectors `[C, D]` of the blocks of `size` positions that the step completes, in the order of
-/// [`completed`], at the last position of each. `nothing` is `[1, D]`, of their dtype. Returns the vectors of all whole
-/// blocks, `[B, P, D]`, and which of them each query may see, Bool `[1, T, P]`; `None` if no row has a whole block.
+/// Keeps the vectors `[C, D]` of blocks of `size` positions, in the order of [`completed`], at the last position of each.
+/// `nothing` is `[1, D]`, of their dtype. Returns the vectors of all whole blocks, `[B, P, D]`, and which of them each
+/// query may see, Bool `[1, T, P]`; `None` if no row has a whole block.
 pub(crate) fn keep(
     step: &mut Step<'_>,
     layer: usize,
@@ -120,131 +133,149 @@ pub(crate) fn keep(
     nothing: &Array,
     size: usize,
 ) -> Result<Option<(Array, Array)>> {
-    let closes = closes(step, size);
+    let ends = Ends::of(step, size)?;
     let is_traced = vectors.is_some_and(Array::is_traced);
     if is_traced && step.stores() {
         step.refuse_held(layer)?;
     }
-    let own = match vectors {
-        Some(vectors) => concat(&[nothing, vectors], 0)?,
-        None => nothing.clone(),
-    };
     let dim = nothing.dim(-1)?;
     let pool = match step.stores() {
-        true => Some(write(step, layer, &own, &closes, dim)?),
+        true => Some(write(step, layer, vectors, nothing, &ends)?),
         false => None,
     };
+    let pool = pool.filter(|_| !is_traced);
     let rows = step.cache.lens.iter().zip(step.axis.each());
-    let counts: Vec<usize> = rows
-        .map(|(len, places)| (len + places.len()) / size)
-        .collect();
-    let most = counts.iter().copied().max().unwrap_or(0);
+    let most = match &pool {
+        // The width of the table of pages rarely changes, so that steps have the same graph.
+        Some((_, tables)) if step.has_fixed_places() => tables.dim(1)? as usize * PAGE / size,
+        _ => rows
+            .map(|(len, places)| (len + places.len()) / size)
+            .max()
+            .unwrap_or(0),
+    };
     if most == 0 {
         return Ok(None);
     }
-    let (b, p) = (counts.len() as i32, most as i32);
-    let all = match pool.filter(|_| !is_traced) {
+    let (b, p, width) = (step.axis.rows() as i32, most as i32, size as i32);
+    let at = numbers(0, p)?;
+    let all = match pool {
         Some((pool, tables)) => {
-            let last = |block: usize| (block + 1) * size - 1;
-            let columns: Vec<i32> = (0..most).map(|at| (last(at) / PAGE) as i32).collect();
-            let slots: Vec<i32> = (0..most).map(|at| (last(at) % PAGE) as i32).collect();
-            let pages = tables.take(&Array::from_slice(&columns, &[p])?, 1)?;
-            let places = pages.astype(mlx_core::DType::I32)?.multiply(PAGE as i32)?;
-            let places = places.add(Array::from_slice(&slots, &[p])?)?;
+            let last = at.add(1)?.multiply(width)?.subtract(1)?;
+            let pages = tables.take(&last.floor_divide(PAGE as i32)?, 1)?;
+            let slots = last.remainder(PAGE as i32)?;
+            let places = pages.multiply(PAGE as i32)?.add(slots)?;
             let kept = pool.reshape(&[-1, dim])?.take(&places, 0)?;
-            let exists = counts
-                .iter()
-                .flat_map(|&count| (0..most).map(move |at| at < count));
-            let exists: Vec<bool> = exists.collect();
-            Array::from_slice(&exists, &[b, p, 1])?.select(&kept, &nothing.multiply(0.0)?)?
+            let starts = &step.axis.starts;
+            let brought = starts
+                .slice_axis(0, 1, b + 1)?
+                .subtract(starts.slice_axis(0, 0, b)?)?;
+            let whole = step.offsets().add(brought)?.floor_divide(width)?;
+            let exists = at.less(&whole.expand_dims(-1)?)?.expand_dims(-1)?;
+            exists.select(&kept, &nothing.multiply(0.0)?)?
         }
         None => {
-            let mut places = vec![0i32; counts.len() * most];
-            for (at, close) in closes.iter().enumerate() {
-                places[close.row * most + close.number] = at as i32 + 1;
-            }
+            let own = with_nothing(vectors, nothing)?;
+            let places = own_blocks(step, &ends, (size, most));
             own.take(&Array::from_slice(&places, &[b, p])?, 0)?
         }
     };
-    let seen = positions(step).flat_map(|position| {
-        let whole = (position + 1) / size;
-        (0..most).map(move |block| block < whole)
-    });
-    let seen: Vec<bool> = seen.collect();
-    let seen = Array::from_slice(&seen, &[1, step.tokens() as i32, p])?;
+    let whole = step.positions().add(1)?.floor_divide(width)?;
+    let seen = at.less(&whole.expand_dims(-1)?)?;
     Ok(Some((all, seen)))
 }
 
-/// Writes `own`, nothing and then the vectors of `closes`, to the pages of their positions. Returns the layer's pool
-/// and the tables of its pages.
+/// Of rows that hold nothing before the step, the place of each of `most` blocks of `size` positions among the vectors of
+/// `ends`, from 1 on; 0 for blocks that are not whole.
+fn own_blocks(step: &Step<'_>, ends: &Ends, (size, most): (usize, usize)) -> Vec<i32> {
+    let mut found = vec![0; step.axis.rows() * most];
+    let mut count = 0;
+    for (row, places) in step.axis.each().enumerate() {
+        for number in 0..places.len() / size {
+            count += 1;
+            found[row * most + number] = match ends.of {
+                None => (places.start + (number + 1) * size) as i32,
+                Some(_) => count,
+            };
+        }
+    }
+    found
+}
+
+/// `nothing`, `[1, D]`, and then the vectors `[C, D]`.
+fn with_nothing(vectors: Option<&Array>, nothing: &Array) -> Result<Array> {
+    match vectors {
+        Some(vectors) => concat(&[nothing, vectors], 0),
+        None => Ok(nothing.clone()),
+    }
+}
+
+/// Writes the vectors of `ends` to the pages of their positions, and nothing to those of other tokens. Returns the layer's
+/// pool and the tables of its pages.
 fn write(
     step: &mut Step<'_>,
     layer: usize,
-    own: &Array,
-    closes: &[Close],
-    dim: i32,
+    vectors: Option<&Array>,
+    nothing: &Array,
+    ends: &Ends,
 ) -> Result<(Array, Array)> {
-    let mut places = vec![0i32; step.tokens()];
-    for (at, close) in closes.iter().enumerate() {
-        places[close.place] = at as i32 + 1;
-    }
-    let tokens = places.len() as i32;
-    let vectors = own.take(&Array::from_slice(&places, &[tokens])?, 0)?;
-    let keys = Keys::from(&vectors.reshape(&[1, 1, tokens, dim])?);
+    let tokens = step.tokens();
+    let own = match (&ends.of, vectors) {
+        (None, Some(vectors)) => vectors.clone(),
+        (of, _) => {
+            let mut places = vec![0i32; tokens];
+            for (at, &(_, place)) in of.iter().flatten().enumerate() {
+                places[place] = at as i32 + 1;
+            }
+            let places = Array::from_slice(&places, &[tokens as i32])?;
+            with_nothing(vectors, nothing)?.take(&places, 0)?
+        }
+    };
+    let keys = Keys::Heads(own.reshape(&[1, 1, tokens as i32, nothing.dim(-1)?])?);
     step.check_step(layer, &keys)?;
     let StepPages { paged, .. } = paged::of_layer(step, layer)?;
     let (arrays, _) = step.write(layer, None, &keys, None, &paged)?;
     Ok((arrays[0].clone(), paged.tables))
 }
 
-/// The position of each token in its row.
-fn positions<'s>(step: &'s Step<'_>) -> impl Iterator<Item = usize> + 's {
-    let rows = step.cache.lens.iter().zip(step.axis.each());
-    rows.flat_map(|(&len, places)| (0..places.len()).map(move |at| len + at))
-}
-
-/// The attention of queries `[1, H, T, D]` over the vectors of the last positions, which are keys and values, and
-/// over those of blocks: `[1, H, T, D]`. `k [1, T, D]` are the vectors of the step's positions. Part `part` of layer
-/// `layer` is the window of those before; a query sees all in the window and its own. `blocks` are the vectors
-/// `[B, P, D]`, and which of them queries see, Bool `[1, T, P]`.
+/// The attention of queries `[1, H, T, D]` over the vectors of the last `window` positions, their own last, which are keys
+/// and values, and over those of blocks: `[1, H, T, D]`. `k [1, T, D]` are the vectors of the step's positions, which layer
+/// `layer` keeps. `blocks` are the vectors `[B, P, D]`, and which of them queries see, Bool `[1, T, P]`.
 pub(crate) fn attend(
     step: &mut Step<'_>,
-    (layer, part): (usize, usize),
+    (layer, window): (usize, i32),
     q: &Array,
     k: &Array,
     blocks: Option<&(Array, Array)>,
     options: &Attend<'_>,
 ) -> Result<Array> {
-    let (found, before) = step.window_before(layer, part, k)?;
-    step.hand_over_inputs(layer, part, &found, k, None)?;
-    let rows: Vec<Range<usize>> = step.axis.each().collect();
-    let lens = step.cache.lens.clone();
     let near = Near {
-        before: &before,
-        k,
+        vectors: Vectors::keep(step, layer, k)?,
+        window,
         blocks,
         options,
     };
+    let rows: Vec<Range<usize>> = step.axis.each().collect();
     let mut parts = Vec::new();
     let mut row = 0;
     while row < rows.len() {
-        let singles = rows[row..].iter().take_while(|row| row.len() <= 1).count();
-        if singles == 0 {
-            let (places, held) = (rows[row].clone(), lens[row]);
-            for begin in places.clone().step_by(QUERIES) {
-                let end = places.end.min(begin + QUERIES);
-                parts.push(near.of_row(q, row, (held, places.start), begin..end)?);
-            }
-        } else {
-            let run: Vec<usize> = (row..row + singles)
-                .filter(|&row| !rows[row].is_empty())
-                .collect();
-            if let (Some(&first), Some(&last)) = (run.first(), run.last()) {
-                let places = rows[first].start..rows[last].end;
-                parts.push(near.of_singles(q, &run, &lens, places)?);
-            }
+        let (first, n) = (rows[row].start, rows[row].len());
+        // Rows of a few tokens are attended together with those after them.
+        let fits = |places: &&Range<usize>| places.is_empty() || places.len() == n;
+        let run = match n <= FEW_QUERIES {
+            true => rows[row..].iter().take_while(fits).count(),
+            false => 1,
+        };
+        let own: Vec<usize> = (row..row + run)
+            .filter(|&row| !rows[row].is_empty())
+            .collect();
+        row += run;
+        for begin in (0..n).step_by(QUERIES) {
+            let places = match own.len() {
+                1 => first + begin..first + n.min(begin + QUERIES),
+                count => first..first + count * n,
+            };
+            parts.push(near.of_rows(q, &own, places, step)?);
         }
-        row += singles.max(1);
     }
     match &parts[..] {
         [part] => Ok(part.clone()),
@@ -254,81 +285,53 @@ pub(crate) fn attend(
 
 /// What the queries of a layer see.
 struct Near<'a> {
-    /// `[B, len, D]`
-    before: &'a Array,
-    /// `[1, T, D]`
-    k: &'a Array,
+    vectors: Vectors,
+    window: i32,
     blocks: Option<&'a (Array, Array)>,
     options: &'a Attend<'a>,
 }
 
 impl Near<'_> {
-    /// Rows of one token each, which are at `places`: `[1, H, n, D]`.
-    fn of_singles(
+    /// The tokens `places`, of which each of the rows `rows` has equally many, n, at successive positions:
+    /// `[1, H, N n, D]`.
+    fn of_rows(
         &self,
         q: &Array,
         rows: &[usize],
-        lens: &[usize],
         places: Range<usize>,
+        step: &Step<'_>,
     ) -> Result<Array> {
-        let (n, [_, len, _]) = (rows.len() as i32, self.before.dims()?);
-        let (begin, end) = (places.start as i32, places.end as i32);
-        let numbers: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
-        let numbers = Array::from_slice(&numbers, &[n])?;
-        let own = self.k.slice_axis(1, begin, end)?.swapaxes(0, 1)?;
-        let mut keys = vec![self.before.take(&numbers, 0)?, own];
-        let seen = rows.iter().flat_map(|&row| {
-            let held = lens[row];
-            (0..=len as usize).map(move |at| held + at >= len as usize)
-        });
-        let mut masks = vec![Array::from_slice(
-            &seen.collect::<Vec<bool>>(),
-            &[n, 1, 1, len + 1],
-        )?];
+        let (count, all) = (rows.len() as i32, places.len() as i32);
+        let (begin, end, n) = (places.start as i32, places.end as i32, all / count);
+        let own = step
+            .positions()
+            .slice_axis(1, begin, end)?
+            .reshape(&[count, n])?;
+        let before = numbers(1 - self.window, self.window - 1 + n)?;
+        let at = own.slice_axis(1, 0, 1)?.add(before)?;
+        let mut keys = vec![self.vectors.at(step, rows, &at.maximum(0)?)?];
+        let (own, at) = (own.expand_dims(-1)?, at.expand_dims(1)?);
+        let seen = at
+            .less_equal(&own)?
+            .logical_and(&at.greater(&own.subtract(self.window)?)?)?;
+        let seen = seen.logical_and(&at.greater_equal(0)?)?;
+        let mut masks = vec![seen.expand_dims(1)?];
         if let Some((vectors, seen)) = self.blocks {
-            keys.push(vectors.take(&numbers, 0)?);
-            let seen = seen.slice_axis(1, begin, end)?;
-            masks.push(seen.reshape(&[n, 1, 1, -1])?);
+            keys.push(of_rows(vectors, rows)?);
+            masks.push(
+                seen.slice_axis(1, begin, end)?
+                    .reshape(&[count, 1, n, -1])?,
+            );
         }
-        let q = q.slice_axis(2, begin, end)?.transpose_axes(&[2, 1, 0, 3])?;
-        let y = self.attend(&q, &keys, &masks)?;
-        y.transpose_axes(&[2, 1, 0, 3])
+        let [_, heads, _, dim] = q.dims()?;
+        let q = q
+            .slice_axis(2, begin, end)?
+            .reshape(&[heads, count, n, dim])?;
+        let y = self.attend(&q.swapaxes(0, 1)?, &keys, &masks)?;
+        y.swapaxes(0, 1)?.reshape(&[1, heads, all, -1])
     }
 
-    /// The tokens `places` of a row that held `held` positions before its first token, which is at place `first`:
-    /// `[1, H, n, D]`.
-    fn of_row(
-        &self,
-        q: &Array,
-        row: usize,
-        (held, first): (usize, usize),
-        places: Range<usize>,
-    ) -> Result<Array> {
-        let [_, len, _] = self.before.dims()?;
-        let (begin, end) = (places.start as i32, places.end as i32);
-        let (n, row) = (end - begin, row as i32);
-        let own = self.before.slice_axis(0, row, row + 1)?;
-        let all = concat(&[own, self.k.slice_axis(1, first as i32, end)?], 1)?;
-        let offset = begin - first as i32;
-        let mut keys = vec![all.slice_axis(1, offset, offset + len + n)?];
-        let seen = (0..n).flat_map(|query| {
-            (0..len + n).map(move |key| {
-                let is_near = (query..=query + len).contains(&key);
-                is_near && held as i64 + i64::from(offset + key) >= i64::from(len)
-            })
-        });
-        let mut masks = vec![Array::from_slice(
-            &seen.collect::<Vec<bool>>(),
-            &[1, 1, n, len + n],
-        )?];
-        if let Some((vectors, seen)) = self.blocks {
-            keys.push(vectors.slice_axis(0, row, row + 1)?);
-            masks.push(seen.slice_axis(1, begin, end)?.expand_dims(1)?);
-        }
-        self.attend(&q.slice_axis(2, begin, end)?, &keys, &masks)
-    }
-
-    /// Queries `[n, H, L, D]` over keys `[n, S, D]` and masks `[n, 1, L, S]` that follow each other.
+    /// Queries `[N, H, n, D]` over keys `[N, S, D]` and masks `[N, 1, n, S]` that follow each other.
     fn attend(&self, q: &Array, keys: &[Array], masks: &[Array]) -> Result<Array> {
         let keys = concat(keys, 1)?.expand_dims(1)?;
         let options = Attention {

@@ -355,20 +355,8 @@ impl Step<'_> {
         }
     }
 
-    /// A part that is a window of inputs `[1, T, width]`, and the window before the step.
-    pub(super) fn window_before(
-        &mut self,
-        layer: usize,
-        part: usize,
-        inputs: &Array,
-    ) -> Result<(StatePart, Array)> {
-        let found = self.window_part(layer, part, inputs)?;
-        let before = self.before(layer, part, &found, inputs.dtype())?;
-        Ok((found, before))
-    }
-
     /// Hands over the inputs of a window.
-    pub(super) fn hand_over_inputs(
+    fn hand_over_inputs(
         &mut self,
         layer: usize,
         part: usize,

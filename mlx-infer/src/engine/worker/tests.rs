@@ -132,7 +132,9 @@ fn states(model: &LoadedModel, cache: &ModelCache, slot: usize) -> Vec<Vec<f32>>
                     found.push(array.to_vec().unwrap());
                     continue;
                 }
-                LayerKind::Window(window) => ((held + 1).saturating_sub(*window), window + MOST),
+                LayerKind::Window(window) | LayerKind::LatentWindow { window, .. } => {
+                    ((held + 1).saturating_sub(*window), window + MOST)
+                }
                 LayerKind::Full | LayerKind::Latent => (0, usize::MAX),
             };
             if first == held {

@@ -9,7 +9,8 @@ use crate::decoders::causal_lm::{DecoderLayer, Ends};
 use crate::decoders::ngrams::NgramFeatures;
 use crate::decoders::token_bytes::{apart, enter, together};
 
-/// A layer. Its first state is that of its mixer. The second is that of the indexer, or of features of n-grams.
+/// A layer. Its first state is that of its mixer. The second is that of the indexer, or the first of
+/// those of features of n-grams.
 #[derive(Clone)]
 pub(crate) struct Qwen4Layer {
     pub ple: Option<NgramFeatures>,
