@@ -6,7 +6,7 @@ mod checkpoints;
 use std::path::{Path, PathBuf};
 
 use checkpoints::checkpoint;
-use mlx_core::{Array, DType, Graph, Result, eval, fast};
+use mlx_core::{Array, DType, Graph, Replay, Result, eval, fast};
 use mlx_models::{LoadOptions, Loaded, Model, load};
 use mlx_nn::{CacheOptions, ModelCache};
 
@@ -26,8 +26,12 @@ struct Found {
 }
 
 fn load_case(dir: &Path) -> Loaded {
+    load_as(dir, DType::F32)
+}
+
+fn load_as(dir: &Path, dtype: DType) -> Loaded {
     let options = LoadOptions {
-        dtype: Some(DType::F32),
+        dtype: Some(dtype),
         ..LoadOptions::default()
     };
     load(dir, options).expect("the case loads")
@@ -294,6 +298,74 @@ fn kept_tokens_change_no_graph() -> Result<()> {
         "plamo2",
     ];
     assert_eq!(others, expected);
+    Ok(())
+}
+
+/// The logits of a step of one token a row, and whether it was launched without its graph. `replay`: `None` evaluates the
+/// step.
+fn launch(
+    model: &dyn Model,
+    cache: &mut ModelCache,
+    tokens: &Array,
+    replay: Option<&mut Replay>,
+) -> Result<(Vec<f32>, bool)> {
+    let widths = vec![1; cache.rows()];
+    let mut replay = replay;
+    if let Some(replay) = &mut replay
+        && replay.repeats()
+        && let Some(step) = cache.begin_repeated(&widths)?
+    {
+        let inputs = step.inputs().iter().chain([tokens]);
+        if let Some(results) = replay.relaunch(inputs, step.written())? {
+            step.commit();
+            return Ok((results[0].to_vec()?, true));
+        }
+    }
+    let mut step = cache.begin(&widths)?;
+    step.keep_all();
+    let hidden = model.hidden(tokens, &mut step)?;
+    let (mut inputs, is_in_place) = (step.inputs(), step.is_in_place());
+    inputs.push(tokens.clone());
+    step.commit_all()?;
+    let logits = model.logits(&hidden)?.astype(DType::F32)?;
+    match replay.filter(|_| is_in_place) {
+        Some(replay) => replay.async_eval([&logits], &inputs)?,
+        None => eval(std::iter::once(&logits).chain(&cache.arrays()))?,
+    }
+    Ok((logits.to_vec()?, false))
+}
+
+/// On a GPU, steps that are launched as captured graphs compute what evaluated steps do, to the bit.
+#[test]
+fn launched_steps_equal_evaluated_ones() -> Result<()> {
+    if fast::form(fast::Op::Attention)? != fast::Form::Cuda {
+        return Ok(());
+    }
+    let mut never = Vec::new();
+    for (name, case) in &cases() {
+        let loaded = load_as(case, DType::BF16);
+        let model = &*loaded.model;
+        let options = CacheOptions::default();
+        let mut launched = started(model, &[5, 9], options)?;
+        let mut evaluated = started(model, &[5, 9], options)?;
+        let (mut replay, mut count) = (Replay::new()?, 0);
+        for number in 0..STEPS as u32 {
+            let tokens = Array::from_slice(&[1 + number % 5, 2 + number % 7], &[1, 2])?;
+            eval([&tokens])?;
+            let (found, is_launched) = launch(model, &mut launched, &tokens, Some(&mut replay))?;
+            let (expected, _) = launch(model, &mut evaluated, &tokens, None)?;
+            assert!(
+                found == expected,
+                "{name}, step {number}, launched: {is_launched}"
+            );
+            count += usize::from(is_launched);
+        }
+        println!("{name}: {count} of {STEPS} launched");
+        if count < STEPS / 2 {
+            never.push(name.clone());
+        }
+    }
+    assert!(never.is_empty(), "seldom launched: {never:?}");
     Ok(())
 }
 

@@ -65,6 +65,7 @@ fn agree_by_name(
     shapes: &BTreeMap<String, Vec<i32>>,
     layer: usize,
     state: &RecurrentShape,
+    windows: &[(usize, i32)],
 ) -> bool {
     let of = |name: &str| &shapes[&format!("model.layers.{layer}.{name}")];
     let parts: Vec<(&str, i32, i32)> = state
@@ -78,24 +79,34 @@ fn agree_by_name(
             }
         })
         .collect();
-    let mut tokens = None;
     parts.iter().all(|&(name, len, width)| match name {
-        "near" => width == of("self_attn.kv_proj")[0],
         "keys_values" => width == 2 * of("self_attn.k_proj")[0] && len == 1,
-        "blocks" => width == 2 * of("self_attn.compressor.kv_proj")[0],
-        "index" => width == 2 * of("self_attn.compressor.indexer.kv_proj")[0],
         "shift" => [width, len] == [of("attn.r_proj")[1], 1],
         "mlp_shift" => [width, len] == [of("ffn.up_proj")[1], 1],
         "memory" => *of("attn.r_k") == [len, width],
-        "tokens" => tokens.replace(len).is_none(),
         // The convolution is dilated by the tokens of the longest n-gram.
         "ngrams" => {
             let filters = of("ple.conv1d.weight");
-            tokens
-                .is_some_and(|tokens| [filters[0], (filters[1] - 1) * (tokens + 1)] == [width, len])
+            let tokens = windows.last().map_or(0, |&(window, _)| window as i32);
+            [filters[0], (filters[1] - 1) * tokens] == [width, len]
         }
         _ => false,
     })
+}
+
+/// The widths of the vectors that a layer keeps for its last positions: of attention over them, of the inputs of blocks and
+/// of those of an indexer, and the bytes of tokens.
+fn window_widths(shapes: &BTreeMap<String, Vec<i32>>, layer: usize) -> Vec<i32> {
+    let rows = |name: &str| {
+        let shape = shapes.get(&format!("model.layers.{layer}.{name}.weight"));
+        shape.map(|shape| shape[0])
+    };
+    let near = rows("self_attn.kv_proj").filter(|_| rows("self_attn.kv_norm").is_some());
+    let blocks = rows("self_attn.compressor.gate_proj").map(|width| 2 * width);
+    let index = rows("self_attn.compressor.indexer.gate_proj").map(|width| 2 * width);
+    let has_ngrams = rows("ple.key_proj").or(rows("engram.kv_proj")).is_some();
+    let widths = [near, blocks, index, has_ngrams.then_some(3)];
+    widths.into_iter().flatten().collect()
 }
 
 fn agree(place: &str, found: &Loaded) {
@@ -127,6 +138,17 @@ fn agree(place: &str, found: &Loaded) {
                 .any(|key| key.starts_with(&format!("{name}.")))
         };
         let attention = attention.iter().find(has).cloned().unwrap_or_default();
+        let windows = layer.states.iter().filter_map(|state| match *state {
+            LayerKind::LatentWindow { window, width } => Some((window, width)),
+            _ => None,
+        });
+        let windows: Vec<(usize, i32)> = windows.collect();
+        let widths: Vec<i32> = windows.iter().map(|&(_, width)| width).collect();
+        assert_eq!(
+            widths,
+            window_widths(&shapes, index),
+            "{place}, layer {index}"
+        );
         for state in &layer.states {
             let LayerKind::Recurrent(shape) = state else {
                 continue;
@@ -141,7 +163,10 @@ fn agree(place: &str, found: &Loaded) {
             if let Some(StatePart::Window { name, .. }) = shape.parts().next()
                 && *name != "conv"
             {
-                assert!(agree_by_name(&shapes, index, shape), "{place}: {shape:?}");
+                assert!(
+                    agree_by_name(&shapes, index, shape, &windows),
+                    "{place}: {shape:?}"
+                );
                 continue;
             }
             // The causal convolution has one filter for each channel.
