@@ -1,6 +1,7 @@
 #include "record.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 #include "mlx/backend/cuda/allocator.h"
@@ -168,11 +169,34 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
   return is_whole && is_known;
 }
 
+// Finds the leaves whose copies for the captured kernels are written in place. Returns whether there are any.
+bool find_overwritten(const Graph& graph, const Captured& captured, std::vector<bool>& overwritten) {
+  bool is_any = false;
+  for (const auto& head : graph.heads) {
+    // Other operations share a buffer with an input if they are views of it.
+    const auto& primitive = head.primitive();
+    if (dynamic_cast<const ops::Node*>(&primitive) == nullptr && std::strcmp(primitive.name(), "ForceDonate") != 0) {
+      continue;
+    }
+    for (const auto& output : head.outputs()) {
+      for (size_t leaf = 0; leaf < overwritten.size(); leaf++) {
+        const auto& input = captured.inputs[leaf];
+        if (input && input->buffer().ptr() == output.buffer().ptr()) {
+          overwritten[leaf] = is_any = true;
+        }
+      }
+    }
+  }
+  return is_any;
+}
+
 } // namespace
 
 std::shared_ptr<Captured> capture(
-    Graph& graph, const std::vector<bool>& differs, const std::vector<bool>& declared, bool& is_failure) {
+    Graph& graph, const std::vector<bool>& differs, const std::vector<bool>& declared, bool& is_failure,
+    std::vector<bool>& overwritten) {
   is_failure = true;
+  overwritten.assign(graph.leaves.size(), false);
   auto s = graph.nodes[0].primitive->stream();
   auto captured = std::make_shared<Captured>();
   size_t before = mx::get_active_memory();
@@ -198,6 +222,10 @@ std::shared_ptr<Captured> capture(
   }
   if (!is_whole) {
     // The capture ran no kernel, so the arrays can still be evaluated as usual.
+    return nullptr;
+  }
+  if (find_overwritten(graph, *captured, overwritten)) {
+    is_failure = false;
     return nullptr;
   }
   auto output = [&](Graph::Place place) { return graph.heads[place.node].outputs()[place.at]; };

@@ -44,8 +44,10 @@ inline mx::array value_of(const mx::array& a) {
 // Captures the kernels of `graph`. `differs` says for each leaf whether it can differ between launches, and `declared`
 // whether the caller has declared it; it is copied at each launch, so it has to be small. Returns null on failure; then no
 // kernel has run, and the arrays of the graph are unchanged. `is_failure` is true after an error, and false if only a leaf
-// was too large.
+// was too large or written in place. `overwritten` says which leaves in `differs` are written in place: their copies would
+// be written instead.
 std::shared_ptr<Captured> capture(
-    Graph& graph, const std::vector<bool>& differs, const std::vector<bool>& declared, bool& is_failure);
+    Graph& graph, const std::vector<bool>& differs, const std::vector<bool>& declared, bool& is_failure,
+    std::vector<bool>& overwritten);
 
 } // namespace mlxrs::cuda

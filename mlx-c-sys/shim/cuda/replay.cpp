@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "core/donate.h"
 #include "core/settings.h"
 #include "core/walk.h"
 #include "mlx/backend/cuda/allocator.h"
@@ -250,10 +251,19 @@ void Replay::eval(std::vector<mx::array> roots, const std::vector<mx::array>& de
     for (size_t i = 0; i < inputs->size(); i++) {
       const auto& leaf = graph->leaves[i];
       bool is_small = leaf.bytes > 0 && leaf.bytes <= small && leaf.is_dense && !leaf.shape.empty();
+      // A GPU's result can be in the memory of such an array that was freed. One that is written in place is no input.
+      is_small = is_small && !is_updated(graph->values[i]);
       (*inputs)[i] = (*inputs)[i] || (is_small && static_cast<const mx::cu::CudaBuffer*>(leaf.buffer)->device < 0);
     }
     bool is_failure = false;
-    captured_ = capture(*graph, *inputs, is_declared, is_failure);
+    std::vector<bool> overwritten;
+    captured_ = capture(*graph, *inputs, is_declared, is_failure, overwritten);
+    if (std::find(overwritten.begin(), overwritten.end(), true) != overwritten.end()) {
+      for (size_t i = 0; i < inputs->size(); i++) {
+        (*inputs)[i] = (*inputs)[i] && !overwritten[i];
+      }
+      captured_ = capture(*graph, *inputs, is_declared, is_failure, overwritten);
+    }
     pause_ = is_failure ? std::clamp(2 * pause_, 2, most_pause) : 0;
     wait_ = pause_;
   } else {
