@@ -34,8 +34,10 @@
 use mlx_c_sys as sys;
 
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ffi;
+use crate::ops::create::zeros;
 use crate::poison;
 
 /// Lets the topmost operation of `updated` write into the buffer of `cache`.
@@ -90,7 +92,7 @@ pub fn slice_update_in_place(
     // MLX would return the update itself in place of the cache, and later updates would then write into an array of the
     // caller. The dynamic form always writes into the cache.
     let axes: Vec<i32> = (0..starts.len() as i32).collect();
-    let start = Array::from_slice(starts, &[starts.len() as i32])?;
+    let start = zeros(&[starts.len() as i32], DType::I32)?;
     let update = update.broadcast_to(cache.shape())?;
     slice_update_dynamic_in_place(cache, &update, &start, &axes)
 }

@@ -1,7 +1,7 @@
 //! Recurrences of plain operations over ragged rows: each row is laid out in a line of its own.
 
 use mlx_core::fast::{RaggedRows, SlotsAfter, StatePool, StateSlots};
-use mlx_core::ops::create::zeros;
+use mlx_core::ops::{create::zeros, depends};
 use mlx_core::{Array, DType, Result, inplace};
 
 /// The inputs of a recurrence, with a line of L tokens for each row.
@@ -74,7 +74,12 @@ pub(crate) fn by_line<const N: usize>(
     if lines.each {
         after = by_token(&after.reshape(&[b * longest, heads, m, n])?)?;
     }
-    Ok((by_token(&y)?.expand_dims(0)?, stored(states, &after)?))
+    let y = by_token(&y)?.expand_dims(0)?;
+    match stored(states, &after)? {
+        // What computes `y` computes the states too, as operations with kernels do.
+        Some(end) => Ok((depends(&[y], &[&end])?.remove(0), Some(end))),
+        None => Ok((y, None)),
+    }
 }
 
 /// Where the tokens of rows are.

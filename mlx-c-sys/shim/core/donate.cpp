@@ -144,6 +144,9 @@ class ForceDonate : public mx::Primitive {
   const char* name() const override {
     return "ForceDonate";
   }
+  std::pair<const mx::Primitive*, size_t> updates() const {
+    return {inner_.get(), index_};
+  }
 
  private:
   template <typename Eval>
@@ -191,6 +194,11 @@ mx::array mlxrs::update_in_place(mx::array head, const mx::array& source) {
     }
   }
   return head;
+}
+
+std::pair<const mx::Primitive*, size_t> mlxrs::updates_in_place(const mx::Primitive& primitive) {
+  auto* update = dynamic_cast<const ForceDonate*>(&primitive);
+  return update != nullptr ? update->updates() : std::pair<const mx::Primitive*, size_t>{nullptr, 0};
 }
 
 extern "C" int mlxrs_update_in_place(mlx_array* res, mlx_array lazy, mlx_array source) {

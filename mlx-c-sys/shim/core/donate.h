@@ -1,7 +1,10 @@
 // Buffers that may be written although other arrays hold them (see donate.cpp).
 #pragma once
 
+#include <utility>
+
 #include "mlx/array.h"
+#include "mlx/primitives.h"
 #include "mlx/stream.h"
 
 namespace mlxrs {
@@ -14,6 +17,9 @@ bool may_overwrite(const std::vector<mlx::core::array>& in, size_t index);
 // The lazy array `head` with permission for its topmost operation to write into `source`, if that is one of its inputs
 // and of the same shape and type (mlxrs_update_in_place).
 mlx::core::array update_in_place(mlx::core::array head, const mlx::core::array& source);
+
+// The operation that writes into its input at the second place, for the primitive that update_in_place makes; null for others.
+std::pair<const mlx::core::Primitive*, size_t> updates_in_place(const mlx::core::Primitive& primitive);
 
 // Whether this thread has updated, or has queued an update of, the array's buffer in place.
 bool is_updated(const mlx::core::array& a);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <typeinfo>
 
+#include "donate.h"
 #include "mlx/distributed/primitives.h"
 #include "mlx/event.h"
 #include "ops/node.h"
@@ -59,6 +60,11 @@ bool is_same(const mx::Primitive& a, const mx::Primitive& b) {
   if (auto* ours = dynamic_cast<const ops::Node*>(&a)) {
     return ours->repeats(b);
   }
+  // Two updates of one graph must not be merged, so MLX says of none that it is like another.
+  if (auto [update, at] = updates_in_place(a); update != nullptr) {
+    auto [other, place] = updates_in_place(b);
+    return at == place && is_same(*update, *other);
+  }
   // MLX says of collectives that none is like another. The names of those that have variants ("Sum AllReduce") differ.
   if (auto* collective = dynamic_cast<const mx::distributed::DistPrimitive*>(&a)) {
     auto is_exchange = [](const char* name) { return std::strcmp(name, "Send") == 0 || std::strcmp(name, "Recv") == 0; };
@@ -66,7 +72,7 @@ bool is_same(const mx::Primitive& a, const mx::Primitive& b) {
     return !is_exchange(a.name()) && collective->group().raw_group() == other.group().raw_group() && std::strcmp(a.name(), b.name()) == 0;
   }
   // These have no parameters, but MLX does not compare them. libmlx does not export their types, so their names are compared.
-  for (const char* name : {"Expm1", "Log1p"}) {
+  for (const char* name : {"Depends", "Expm1", "Log1p"}) {
     if (std::strcmp(a.name(), name) == 0) {
       return true;
     }

@@ -79,14 +79,14 @@ void copy(const mx::array& a, mx::array& to, mx::Stream s) {
   args.to = launch.write(to);
   args.ndim = static_cast<int>(a.ndim());
   args.size = static_cast<int64_t>(a.size());
-  if (args.ndim > 8 || (a.itemsize() != 2 && a.itemsize() != 4)) {
-    throw std::runtime_error("a strided input of a CUDA kernel has more than 8 axes, or elements of another size than 2 or 4 bytes");
+  if (args.ndim > 8 || (a.itemsize() != 1 && a.itemsize() != 2 && a.itemsize() != 4)) {
+    throw std::runtime_error("a strided input of a CUDA kernel has more than 8 axes, or elements of another size than 1, 2 or 4 bytes");
   }
   for (int i = 0; i < args.ndim; i++) {
     args.shape[i] = a.shape(i);
     args.strides[i] = a.strides(i);
   }
-  launch.run("gated/gated", a.itemsize() == 2 ? "copy_16" : "copy_32", blocks_of(args.size, 1024), 256, args);
+  launch.run("gated/gated", "copy_" + std::to_string(8 * a.itemsize()), blocks_of(args.size, 1024), 256, args);
 }
 
 void fill_with_zeros(mx::array& a, mx::Stream s) {

@@ -1,9 +1,9 @@
 #include "record.h"
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 
+#include "core/donate.h"
 #include "mlx/backend/cuda/allocator.h"
 #include "mlx/distributed/primitives.h"
 #include "mlx/memory.h"
@@ -169,13 +169,16 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
   return is_whole && is_known;
 }
 
+// Whether an output that shares its buffer with an input was written in place. Otherwise it is a view.
+bool writes_in_place(const mx::Primitive& primitive) {
+  return dynamic_cast<const ops::Node*>(&primitive) != nullptr || updates_in_place(primitive).first != nullptr;
+}
+
 // Finds the leaves whose copies for the captured kernels are written in place. Returns whether there are any.
 bool find_overwritten(const Graph& graph, const Captured& captured, std::vector<bool>& overwritten) {
   bool is_any = false;
   for (const auto& head : graph.heads) {
-    // Other operations share a buffer with an input if they are views of it.
-    const auto& primitive = head.primitive();
-    if (dynamic_cast<const ops::Node*>(&primitive) == nullptr && std::strcmp(primitive.name(), "ForceDonate") != 0) {
+    if (!writes_in_place(head.primitive())) {
       continue;
     }
     for (const auto& output : head.outputs()) {
@@ -237,6 +240,9 @@ std::shared_ptr<Captured> capture(
   }
   captured->writes.resize(graph.nodes.size());
   for (int i = 0; i < static_cast<int>(graph.nodes.size()); i++) {
+    if (!writes_in_place(*graph.nodes[i].primitive)) {
+      continue;
+    }
     auto outputs = graph.heads[i].outputs();
     for (int at = 0; at < static_cast<int>(outputs.size()); at++) {
       const auto* buffer = outputs[at].buffer().ptr();

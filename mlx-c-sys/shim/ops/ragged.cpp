@@ -120,6 +120,16 @@ void begin_pool(const Arrays& in, const RaggedSettings& settings, mx::array& poo
       });
 }
 
+Arrays Ragged::stored(Arrays out, mx::Stream s) const {
+  if (settings.has_pool && settings.in_place && !pool->is_tracer() && !out.at(1).is_tracer()) {
+    // Every reader of the pool comes before its new states, and y, which others read, after them.
+    auto slots = mx::arange(0, pool->shape(0), mx::int32, s);
+    out[1] = update_in_place(mx::scatter(*pool, slots, mx::expand_dims(out[1], 1, s), 0, s), *pool);
+    out[0] = mx::depends({out[0]}, {out[1]})[0];
+  }
+  return out;
+}
+
 TokenRows token_rows(const Ragged& rows, int tokens, mx::Stream s) {
   int count = rows.count();
   auto token = mx::arange(0, tokens, mx::int32, s);

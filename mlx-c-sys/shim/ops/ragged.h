@@ -32,6 +32,9 @@ struct Ragged {
   int count() const {
     return starts.shape(0) - 1;
   }
+  // The outputs of the plain form, y and the new states, of which the states are written to the pool if it is written in
+  // place. So a captured step writes what the next one reads, whichever form an operation has.
+  Arrays stored(Arrays out, mx::Stream s) const;
 };
 
 // A node over ragged rows. Its last inputs are those of Ragged, its outputs are y and the pool, if there is one.

@@ -35,7 +35,7 @@ extern "C" int mlxrs_fast_ragged_conv(
     auto rows = ops::Ragged::of(of);
     auto out = ops::run(
         MLXRS_OP_CONV, stream, [&] { return ops::ragged_conv(in, silu, rows, stream); },
-        [&] { return ops::ragged_conv_plainly(in, silu, rows, stream); });
+        [&] { return rows.stored(ops::ragged_conv_plainly(in, silu, rows, stream), stream); });
     mlx_vector_array_set_(*res, out);
   });
 }

@@ -18,7 +18,7 @@ void run_ragged(
     mlx_vector_array* res, const ops::RaggedDeltaInputs& in, const ops::DeltaSettings& settings, mx::Stream s) {
   auto out = ops::run(
       MLXRS_OP_DELTA, s, [&] { return ops::ragged_delta(in, settings, s); },
-      [&] { return ops::ragged_delta_plainly(in, settings, s); });
+      [&] { return in.rows.stored(ops::ragged_delta_plainly(in, settings, s), s); });
   mlx_vector_array_set_(*res, out);
 }
 

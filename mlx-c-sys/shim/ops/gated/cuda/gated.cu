@@ -110,6 +110,9 @@ extern "C" __global__ void gated_vjp_bf16(const __grid_constant__ mlxrs::cuda::G
 extern "C" __global__ void gated_vjp_f16(const __grid_constant__ mlxrs::cuda::GatedVjpArgs a) {
   mlxrs::cuda::gated_vjp<mlxrs::cuda::f16>(a);
 }
+extern "C" __global__ void copy_8(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
+  mlxrs::cuda::copy<uint8_t>(a);
+}
 extern "C" __global__ void copy_16(const __grid_constant__ mlxrs::cuda::CopyArgs a) {
   mlxrs::cuda::copy<uint16_t>(a);
 }
