@@ -23,7 +23,7 @@ pub(crate) mod rounds;
 mod rows;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod thread;
 pub(crate) mod watchdog;
 mod worker;
@@ -42,14 +42,14 @@ use mlx_nn::shard::Ranks;
 pub(crate) use self::decode::{Decode, EngineModel, Native};
 pub use self::handle::Handle;
 pub(crate) use self::handle::Queue;
-pub(crate) use self::jobs::{Begin, Pieces};
+pub(crate) use self::jobs::{Begin, Texts};
 pub use self::load::{EngineLoad, PageLoad, PrefixDirLoad};
 pub(crate) use self::prefix_tier::tiered::Tiered;
 pub(crate) use self::state::Sink;
 pub(crate) use self::worker::Worker;
 
 use self::handle::{Outlet, Ticket, gone};
-use self::jobs::{Job, ToldJob, under};
+use self::jobs::Job;
 use self::load::LoadCounters;
 use self::names::AdapterNames;
 use self::thread::{EngineCommand, Inbox};
@@ -326,6 +326,7 @@ impl Engine {
     where
         P: FnMut(&LoadedModel) -> ControlFlow<()> + 'static,
     {
+        let begin = Begin::Alone(Box::new(move |model| Box::new(begin(model))));
         self.run_told((adapter, 1.0), None, CancelToken::new(), begin)
     }
 
@@ -334,29 +335,26 @@ impl Engine {
     ///
     /// # Errors
     /// As [`run`](Self::run), or the adapter does not support the scale.
-    pub(crate) fn run_told<P>(
+    pub(crate) fn run_told(
         &self,
         (adapter, scale): (Option<&str>, f32),
         told: Option<String>,
         left: CancelToken,
-        begin: impl FnOnce(&LoadedModel) -> P + Send + 'static,
-    ) -> Result<()>
-    where
-        P: FnMut(&LoadedModel) -> ControlFlow<()> + 'static,
-    {
+        begin: Begin<LoadedModel>,
+    ) -> Result<()> {
         let (model, held) = self.adapters.find(adapter, scale)?;
         self.frontend.check_native()?;
-        let told = told.map(|work| ToldJob {
-            work,
-            held: held.clone(),
-        });
         if self.ranks.size() > 1 && told.is_none() {
             return Err(Error::unsupported(
                 "this computation cannot run on a model that several ranks share, because the other ranks do not know it",
             ));
         }
-        let begin = under(held, Box::new(move |model| Box::new(begin(model))));
-        let job = Job { begin, left, told };
+        let job = Job {
+            begin,
+            held,
+            left,
+            told,
+        };
         let sent = self.commands.send(EngineCommand::Run(model, job));
         sent.map_err(|_| gone())
     }

@@ -16,6 +16,9 @@ pub struct EngineLoad {
     pub forwards: usize,
     /// Rows that were preempted since the start because memory was short.
     pub preemptions: usize,
+    /// Pieces of other work since the start ([`Engine::run_in_pieces`](super::Engine::run_in_pieces)): passes over
+    /// texts that are embedded, ranked, classified or scored. A pass may have texts of several requests.
+    pub pieces: usize,
     /// Grammar masks that were computed since the start.
     pub masks: usize,
     /// How long the engine's thread has computed masks or waited for them. Forward passes run meanwhile.
@@ -107,6 +110,7 @@ impl EngineLoad {
             decoding: self.decoding + other.decoding,
             forwards: self.forwards + other.forwards,
             preemptions: self.preemptions + other.preemptions,
+            pieces: self.pieces + other.pieces,
             masks: self.masks + other.masks,
             mask_time: self.mask_time + other.mask_time,
             prefix_hits: self.prefix_hits + other.prefix_hits,
@@ -129,6 +133,7 @@ pub(super) struct LoadCounters {
     counts: [AtomicUsize; 3],
     forwards: AtomicUsize,
     preemptions: AtomicUsize,
+    pieces: AtomicUsize,
     masks: AtomicUsize,
     mask_micros: AtomicU64,
     prefixes: [AtomicUsize; 4],
@@ -148,6 +153,7 @@ impl LoadCounters {
             counts: Default::default(),
             forwards: AtomicUsize::new(0),
             preemptions: AtomicUsize::new(0),
+            pieces: AtomicUsize::new(0),
             masks: AtomicUsize::new(0),
             mask_micros: AtomicU64::new(0),
             prefixes: Default::default(),
@@ -160,8 +166,8 @@ impl LoadCounters {
         }
     }
 
-    /// Publishes the sum of these counters.
-    pub(super) fn set(&self, loads: impl Iterator<Item = EngineLoad>) {
+    /// Publishes the sum of these counters, and the number of pieces of jobs.
+    pub(super) fn set(&self, loads: impl Iterator<Item = EngineLoad>, pieces: usize) {
         let sum = loads.fold(EngineLoad::default(), EngineLoad::plus);
         let now = self.started.elapsed().as_millis() as u64;
         self.stepped.store(now, Ordering::Release);
@@ -183,6 +189,7 @@ impl LoadCounters {
         }
         set(&self.forwards, sum.forwards);
         set(&self.preemptions, sum.preemptions);
+        set(&self.pieces, pieces);
         set(&self.masks, sum.masks);
         let micros = sum.mask_time.as_micros() as u64;
         self.mask_micros.store(micros, Ordering::Release);
@@ -232,6 +239,7 @@ impl LoadCounters {
             decoding,
             forwards: read(&self.forwards),
             preemptions: read(&self.preemptions),
+            pieces: read(&self.pieces),
             masks: read(&self.masks),
             mask_time: Duration::from_micros(self.mask_micros.load(Ordering::Acquire)),
             prefix_hits,

@@ -9,7 +9,7 @@ use mlx_nn::shard::Ranks;
 use serde::{Deserialize, Serialize};
 
 use super::decode::Decode;
-use super::jobs::{Begin, Job, under};
+use super::jobs::{Begin, Job};
 use super::ranks::{agreed, check, part, ranks_lost};
 use super::sequence::random_seed;
 use super::state::Sink;
@@ -99,13 +99,13 @@ impl Round {
             }
             EngineCommand::Run(model, job) => {
                 // The engine has refused jobs that the others do not know.
-                let Some(job) = &mut job.told else {
+                let Some(work) = job.told.take() else {
                     return false;
                 };
                 arrived.push(Arrived::Job {
                     model: *model,
-                    work: std::mem::take(&mut job.work),
-                    adapter: job.held.take().as_ref().map(told),
+                    work,
+                    adapter: job.held.as_ref().map(told),
                 });
                 true
             }
@@ -203,7 +203,8 @@ impl<D: Decode<'static>> Work<D> {
             } => {
                 of_place(models, model)?;
                 let job = Job {
-                    begin: under(self.held(adapter)?, read(&work)?),
+                    begin: read(&work)?,
+                    held: self.held(adapter)?,
                     left: CancelToken::new(),
                     told: None,
                 };

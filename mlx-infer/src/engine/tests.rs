@@ -21,7 +21,7 @@ use crate::request::limits::Limits;
 
 /// How a forward pass goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// When it is evaluated, as when memory runs out.
     Evaluation,
     /// When its graph is built.
@@ -45,11 +45,11 @@ impl CpuKernel for Broken {
 }
 
 /// A model of which some forward passes go wrong, by their numbers.
-pub(super) struct Faulty {
-    pub(super) model: Box<dyn Model>,
-    pub(super) fault: Fault,
-    pub(super) fails: Rc<dyn Fn(usize) -> bool>,
-    pub(super) passes: Rc<Cell<usize>>,
+pub(crate) struct Faulty {
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) fault: Fault,
+    pub(crate) fails: Rc<dyn Fn(usize) -> bool>,
+    pub(crate) passes: Rc<Cell<usize>>,
 }
 
 impl Module for Faulty {

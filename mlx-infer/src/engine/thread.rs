@@ -49,6 +49,13 @@ pub(super) enum EngineCommand {
     Wake,
 }
 
+impl EngineCommand {
+    /// Whether this is a job for which no caller waits.
+    fn is_left(&self) -> bool {
+        matches!(self, Self::Run(_, job) if job.left.is_cancelled())
+    }
+}
+
 /// The work of the thread.
 pub(super) struct Work<D> {
     /// One worker for each model.
@@ -122,6 +129,8 @@ impl Inbox {
                 taken.push(next);
                 command = inbox.try_recv().ok();
             }
+            // A job whose caller has left before it was taken does not begin.
+            taken.retain(|command| !command.is_left());
             let left = work.jobs.left();
             // An error is also one of the work that follows, which ends the requests.
             let is_idle = work.is_idle();
@@ -132,13 +141,13 @@ impl Inbox {
             {
                 taken.into_iter().for_each(|command| work.take(command));
                 work.workers.iter_mut().for_each(D::fail_lost);
-                load.set(work.workers.iter().map(D::load));
+                load.set(work.workers.iter().map(D::load), work.jobs.pieces());
                 return;
             }
             taken.into_iter().for_each(|command| work.take(command));
             work.jobs.remove(&left);
             work.advance(models);
-            load.set(work.workers.iter().map(D::load));
+            load.set(work.workers.iter().map(D::load), work.jobs.pieces());
         }
     }
 }
@@ -201,7 +210,8 @@ impl<D: Decode<'static>> Work<D> {
     pub(super) fn advance(&mut self, models: &[LoadedModel]) {
         let busy = self.workers.iter_mut().filter(|worker| !worker.is_idle());
         busy.for_each(D::advance);
-        self.jobs.advance(models);
+        let beside_rows = self.workers.iter().any(|worker| !worker.is_idle());
+        self.jobs.advance(models, beside_rows);
         if let Some(model) = models.first() {
             self.free_adapters(model);
             self.load_adapter(model);

@@ -13,7 +13,7 @@ use super::keep_alive::KeepAlive;
 use super::pool::{Lease, Pool};
 use super::settings::ServeOptions;
 use crate::backend::rank_here;
-use crate::engine::{Engine, EngineLoad};
+use crate::engine::{Begin, Engine, EngineLoad};
 use crate::model::LoadedModel;
 use crate::model::frontend::Frontend;
 use crate::request::cancel::CancelToken;
@@ -265,23 +265,45 @@ impl App {
         T: Send + 'static,
         P: FnMut(&LoadedModel) -> Option<T> + 'static,
     {
+        let begin = |on_end: Box<dyn FnOnce(T) + Send>| {
+            Begin::Alone(Box::new(move |model: &LoadedModel| {
+                let mut pieces = begin(model);
+                let mut on_end = Some(on_end);
+                Box::new(move |model: &LoadedModel| {
+                    let Some(result) = pieces(model) else {
+                        return ControlFlow::Continue(());
+                    };
+                    if let Some(on_end) = on_end.take() {
+                        on_end(result);
+                    }
+                    ControlFlow::Break(())
+                })
+            }))
+        };
+        self.on_engine(served, work, begin).await
+    }
+
+    /// Runs a job of the engine between steps of the rows. `begin` makes the job from the function
+    /// that takes its result. If the client disconnects, the job ends early. `work` is the job for the
+    /// other ranks of a model.
+    ///
+    /// # Errors
+    /// The engine has ended, or the job has panicked.
+    pub(super) async fn on_engine<T: Send + 'static>(
+        &self,
+        served: &Served,
+        work: Option<TextWork>,
+        begin: impl FnOnce(Box<dyn FnOnce(T) + Send>) -> Begin<LoadedModel>,
+    ) -> Result<T, ApiError> {
         let (send, receive) = tokio::sync::oneshot::channel();
         let adapter = (served.adapter.as_deref(), served.adapter_scale);
         let told = work.map(|work| work.told());
         let waiting = Waiting(CancelToken::new());
         let left = waiting.0.clone();
-        let engine = &served.model.engine;
-        engine.run_told(adapter, told, left, move |model| {
-            let mut pieces = begin(model);
-            let mut send = Some(send);
-            move |model: &LoadedModel| {
-                let Some(result) = pieces(model) else {
-                    return ControlFlow::Continue(());
-                };
-                let _ = send.take().map(|send| send.send(result));
-                ControlFlow::Break(())
-            }
-        })?;
+        let job = begin(Box::new(move |result| {
+            let _ = send.send(result);
+        }));
+        served.model.engine.run_told(adapter, told, left, job)?;
         receive.await.map_err(|_| ApiError::internal())
     }
 

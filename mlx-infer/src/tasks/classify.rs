@@ -2,18 +2,21 @@
 //! generated.
 //!
 //! Texts are encoded on all cores, sorted by length and packed into batches with a limited number of tokens. Each batch
-//! is one masked forward pass, and the head runs only on each text's last token. The common prefix of all texts (an
-//! instruction, the start of a template) is computed once.
+//! is one forward pass, and the head runs only on each text's last token. The common prefix of all texts (an
+//! instruction, the start of a template) is computed once. On an engine, calls that wait at the same time share a batch
+//! if their texts fit into it.
 
 mod batch;
 mod labels;
 pub(super) mod pack;
 mod run;
+mod shared;
 
 use rayon::prelude::*;
 
 pub use self::labels::LabelScores;
 pub(crate) use self::run::Run;
+pub(crate) use self::shared::{OnClassified, SharedRuns};
 
 use crate::error::{Error, Result};
 use crate::model::frontend::{Frontend, check_ids};
@@ -86,6 +89,7 @@ pub struct ClassifyResult {
 }
 
 /// A text that is being classified: its index in the input, its ids, and the ids of each label after it.
+#[derive(Clone)]
 struct Item {
     index: usize,
     ids: Vec<u32>,

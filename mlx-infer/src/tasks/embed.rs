@@ -2,16 +2,19 @@
 //!
 //! Texts are encoded on all cores, sorted by length and computed in batches of a limited number of
 //! tokens. An encoder computes a batch without padding. A decoder computes it in one step that
-//! stores nothing.
+//! stores nothing. On an engine, calls that wait at the same time share a batch if their texts fit
+//! into it.
 
 mod input;
 mod pairs;
 mod run;
+mod shared;
 
 pub(crate) use self::input::{EncodedTexts, TextIds, encode_texts};
 pub use self::pairs::RerankOptions;
 pub(crate) use self::pairs::encode_pairs;
 pub(crate) use self::run::EmbedRun;
+pub(crate) use self::shared::{OnEmbedded, SharedEmbeds};
 
 use crate::request::cancel::CancelToken;
 use crate::work_sizes::WorkSizes;

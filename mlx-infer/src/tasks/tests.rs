@@ -1,5 +1,7 @@
 //! Scores and classifications that are computed in pieces, between the steps of an engine's rows.
 
+mod shared;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;

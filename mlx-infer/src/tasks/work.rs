@@ -5,11 +5,13 @@ use std::ops::ControlFlow;
 use mlx_nn::shard::Ranks;
 use serde::{Deserialize, Serialize};
 
-use super::classify::{ClassifyOptions, Encoded, LabelledIds, Run};
-use super::embed::{EmbedOptions, EmbedRun, EncodedTexts, RerankOptions, TextIds};
+use super::classify::{ClassifyOptions, Encoded, LabelledIds, OnClassified, Run, SharedRuns};
+use super::embed::{
+    EmbedOptions, EmbedRun, EncodedTexts, OnEmbedded, RerankOptions, SharedEmbeds, TextIds,
+};
 use super::score::{ScoreOptions, Scoring};
+use crate::engine::Begin;
 use crate::engine::ranks::{agreed, gathered};
-use crate::engine::{Begin, Pieces};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::request::cancel::CancelToken;
@@ -127,8 +129,7 @@ impl TextWork {
     /// # Errors
     /// The text is malformed.
     pub(crate) fn read(text: &str) -> Result<Begin<LoadedModel>> {
-        let work = Self::parsed(text)?;
-        Ok(Box::new(|model| work.pieces(model, CancelToken::new())))
+        Ok(Self::parsed(text)?.begin(CancelToken::new()))
     }
 
     fn parsed(text: &str) -> Result<Self> {
@@ -138,7 +139,8 @@ impl TextWork {
         })
     }
 
-    fn pieces(self, model: &LoadedModel, cancel: CancelToken) -> Pieces<LoadedModel> {
+    /// The same job as on the first rank. Its results are dropped.
+    fn begin(self, cancel: CancelToken) -> Begin<LoadedModel> {
         match self {
             Self::Embed {
                 texts,
@@ -151,7 +153,7 @@ impl TextWork {
                     cancel,
                     ..EmbedOptions::default()
                 };
-                of_texts(EmbedRun::embed(model, texts.into(), &options))
+                embedding(texts.into(), options, Box::new(drop))
             }
             Self::Relate {
                 texts,
@@ -162,7 +164,7 @@ impl TextWork {
                     cancel,
                     ..RerankOptions::default()
                 };
-                of_texts(EmbedRun::score(model, texts.into(), &options))
+                relating(texts.into(), options, Box::new(drop))
             }
             Self::Classify {
                 texts,
@@ -178,8 +180,7 @@ impl TextWork {
                     ..ClassifyOptions::default()
                 };
                 let texts = texts.into_iter().map(computed).collect();
-                let mut run = Run::begin(model, texts, &options);
-                Box::new(move |model| flow(run.advance(model, &mut |_, _| ())))
+                classifying(texts, options, Box::new(drop))
             }
             Self::Score {
                 prompt,
@@ -193,14 +194,55 @@ impl TextWork {
                     chunk,
                     cancel,
                 };
-                let mut scoring = Scoring::begin(model, prompt, &options);
-                Box::new(move |model| match &mut scoring {
-                    Ok(scoring) => flow(matches!(scoring.advance(model), Ok(None))),
-                    Err(_) => ControlFlow::Break(()),
-                })
+                Begin::Alone(Box::new(move |model| {
+                    let mut scoring = Scoring::begin(model, prompt, &options);
+                    Box::new(move |model| match &mut scoring {
+                        Ok(scoring) => flow(matches!(scoring.advance(model), Ok(None))),
+                        Err(_) => ControlFlow::Break(()),
+                    })
+                }))
             }
         }
     }
+}
+
+/// A job that embeds texts, in passes that it shares with others.
+pub(crate) fn embedding(
+    texts: EncodedTexts,
+    options: EmbedOptions,
+    on_end: OnEmbedded,
+) -> Begin<LoadedModel> {
+    Begin::Texts(Box::new(move |model| {
+        let n = texts.texts.len();
+        let run = EmbedRun::embed(model, texts, &options);
+        Box::new(SharedEmbeds::new(run, n, on_end))
+    }))
+}
+
+/// A job that scores pairs, in passes that it shares with others.
+pub(crate) fn relating(
+    texts: EncodedTexts,
+    options: RerankOptions,
+    on_end: OnEmbedded,
+) -> Begin<LoadedModel> {
+    Begin::Texts(Box::new(move |model| {
+        let n = texts.texts.len();
+        let run = EmbedRun::score(model, texts, &options);
+        Box::new(SharedEmbeds::new(run, n, on_end))
+    }))
+}
+
+/// A job that classifies texts, in passes that it shares with others.
+pub(crate) fn classifying(
+    texts: Vec<Encoded>,
+    options: ClassifyOptions,
+    on_end: OnClassified,
+) -> Begin<LoadedModel> {
+    Begin::Texts(Box::new(move |model| {
+        let n = texts.len();
+        let run = Run::begin(model, texts, &options);
+        Box::new(SharedRuns::new(run, n, on_end))
+    }))
 }
 
 /// Work of a call on several ranks, which all compute together.
@@ -265,7 +307,7 @@ pub(super) fn follow(model: &LoadedModel) -> Result<()> {
             asked: CancelToken::new(),
             cancel: CancelToken::new(),
         };
-        let mut pieces = work.pieces(model, together.cancel.clone());
+        let mut pieces = work.begin(together.cancel.clone()).alone(model);
         together.run(|| pieces(model))?;
     }
     gathered(ranks, "").map(drop)
@@ -279,13 +321,6 @@ pub(super) fn end(model: &LoadedModel) -> Result<()> {
     let ranks = model.options().ranks;
     agreed(ranks, None::<String>)?;
     gathered(ranks, "").map(drop)
-}
-
-fn of_texts(mut run: Result<EmbedRun>) -> Pieces<LoadedModel> {
-    Box::new(move |model| match &mut run {
-        Ok(run) => flow(run.advance(model, &mut |_, _| ())),
-        Err(_) => ControlFlow::Break(()),
-    })
 }
 
 /// Whether there are more pieces.

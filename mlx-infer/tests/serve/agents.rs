@@ -1,5 +1,6 @@
 //! Coding agents against a model that follows a script: a fault in two files with calls of tools, a
-//! failing call and its repetition, an interruption, and the next answer after it.
+//! failing call and its repetition, an interruption, and the next answer after it. Open WebUI calls
+//! one of its own tools.
 
 mod model;
 mod order;
@@ -14,6 +15,7 @@ use self::script::{AgentTask, ScriptedReply};
 use crate::client::{Client, TestServer, at_first_event};
 use crate::clients::{check_recorded, folder, headers, recorded};
 use crate::forms::api::{Api, Reply};
+use crate::page::chromium;
 
 /// The reply to requests that name no task, with which agents ask for titles.
 const ASIDE: &str = "{\"title\": \"Mend the shop\"}";
@@ -33,6 +35,26 @@ fn the_agents_work() {
         .arg(format!("http://{}", served.server.address))
         .arg(to)
         .args(only.split_whitespace())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// Runs Open WebUI and its page, if `MLX_TEST_OPEN_WEBUI` names a folder to install it in. The page
+/// needs a Chromium, and a Python with playwright.
+#[test]
+fn open_webui_works() {
+    let Some(to) = std::env::var_os("MLX_TEST_OPEN_WEBUI") else {
+        eprintln!("left out: MLX_TEST_OPEN_WEBUI names no folder for Open WebUI");
+        return;
+    };
+    let served = model::start(&script::tasks(), ASIDE, |_| ());
+    let python = std::env::var_os("MLX_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+    let status = Command::new(python)
+        .arg(folder().join("agents/open_webui.py"))
+        .arg(format!("http://{}", served.server.address))
+        .arg(to)
+        .arg(chromium().expect("a Chromium in PATH"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .status();
     assert!(status.unwrap().success());
@@ -64,7 +86,15 @@ fn recorded_agents_get_the_replies_of_the_script() {
 }
 
 /// The agents whose requests are recorded.
-const AGENTS: [&str; 6] = ["aider", "claude", "cline", "codex", "continue", "opencode"];
+const AGENTS: [&str; 7] = [
+    "aider",
+    "claude",
+    "cline",
+    "codex",
+    "continue",
+    "open-webui",
+    "opencode",
+];
 
 fn replies(tasks: &[AgentTask], name: &str) -> Vec<Reply> {
     let task = tasks.iter().find(|task| task.name == name).unwrap();

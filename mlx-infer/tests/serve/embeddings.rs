@@ -112,6 +112,40 @@ fn the_decoder_of_a_chat_model_embeds_too() {
     assert!(far.fold(0.0, f32::max) < 1e-5 && found.len() == expected.values.len());
 }
 
+/// Clients that ask at the same time get the answers of the library to each text alone, bad ones among
+/// them, and no more passes are computed than there are requests that are not refused before.
+#[test]
+fn requests_at_the_same_time_are_as_alone() {
+    let (server, dir) = server("nomic_bert");
+    let model = LoadedModel::load(dir.path(), LoadOptions::default()).unwrap();
+    let asked: Vec<String> = (0..24)
+        .map(|n| "the red fox ".repeat(1 + n % 7) + &texts()[n % texts().len()])
+        .collect();
+    let client = server.client;
+    let before = server.metric("mlx_text_passes_total");
+    let ask = |text: &String| {
+        let body = json!({"input": text});
+        std::thread::spawn(move || client.ok("/v1/embeddings", &body))
+    };
+    let answers: Vec<_> = asked.iter().map(ask).collect();
+    let refuse =
+        |body: Value| std::thread::spawn(move || client.post("/v1/embeddings", &body).status);
+    let refused = [
+        refuse(json!({"input": ["x", ""], "dimensions": 100_000})),
+        refuse(json!({"input": [[2, 99_999_999]]})),
+    ];
+    for (text, answer) in asked.into_iter().zip(answers) {
+        let answer = answer.join().unwrap();
+        let expected = model.embed(vec![text.into()], &EmbedOptions::default());
+        let expected = expected.unwrap().remove(0).unwrap();
+        assert_eq!(values(&answer["data"][0]["embedding"]), expected.values);
+        assert_eq!(answer["usage"]["prompt_tokens"], expected.tokens);
+    }
+    assert_eq!(refused.map(|refused| refused.join().unwrap()), [400, 400]);
+    let passes = server.metric("mlx_text_passes_total") - before;
+    assert!((1.0..=26.0).contains(&passes), "{passes}");
+}
+
 #[test]
 fn documents_are_ranked_in_the_forms_of_jina_and_cohere() {
     let (server, dir) = server("bert_rerank");

@@ -72,7 +72,7 @@ fn the_libraries_are_those_of_their_versions() {
 }
 
 /// An installed Chromium.
-fn chromium() -> Option<std::path::PathBuf> {
+pub fn chromium() -> Option<std::path::PathBuf> {
     let folders = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let candidates = std::env::split_paths(&folders)

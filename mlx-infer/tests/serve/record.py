@@ -10,6 +10,7 @@ the keys of its JSON (for a stream, of its events). What differs from machine to
 """
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -105,6 +106,30 @@ def start(server):
     proxy.address = f"http://127.0.0.1:{proxy.server_address[1]}"
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     return proxy
+
+
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
+
+
+def shared(value, folder, most=60):
+    """A part of a request as it is shared: without this machine's paths and names, and with all but the first characters of long texts left out."""
+    if isinstance(value, dict):
+        left = ("metadata", "client_metadata", "prompt_cache_key")
+        cut = {key: most if key != "pattern" else len(str(inner)) for key, inner in value.items() if key not in left}
+        return {key: shared(value[key], folder, most) for key, most in cut.items()}
+    if isinstance(value, list):
+        return [shared(inner, folder, most) for inner in value]
+    if not isinstance(value, str):
+        return value
+    value = UUID.sub("0", value.replace(folder, ""))
+    is_named = any(mark in value for mark in ("-mend]", "[long", "[next", "PATCH"))
+    is_kept = len(value) <= most or value.startswith("{") or (is_named and len(value) < 1000)
+    return value if is_kept else value[:most] + "…"
+
+
+def lend(request, folder):
+    """A request as it is shared. The texts of the conversation itself are longer than those of tools and instructions."""
+    return {**request, "body": shared(request["body"], folder)}
 
 
 def write(path, requests):

@@ -6,7 +6,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result as Outcome};
-use crate::model::LoadedModel;
 use crate::request::generation::Prompt;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Ask;
@@ -15,8 +14,8 @@ use crate::serve::http::trace::Trace;
 use crate::serve::state::{Loaded, Served, Shared, now};
 use crate::serve::turn::params;
 use crate::serve::turn::params::OneOrMany;
-use crate::tasks::classify::{ClassifyOptions, ClassifyResult, Encoded, Run};
-use crate::tasks::work::TextWork;
+use crate::tasks::classify::{ClassifyOptions, ClassifyResult, Encoded};
+use crate::tasks::work::{TextWork, classifying};
 use crate::text::chat::{self, Message, RenderOptions};
 
 /// The mark in a template that the text replaces.
@@ -101,7 +100,8 @@ pub(crate) async fn classify(ask: Ask) -> Result<(HeaderMap, Json<Value>), ApiEr
     Ok((headers, Json(answer)))
 }
 
-/// The result of each text. The engine computes one batch of texts between two steps of the rows.
+/// The result of each text. The engine computes one batch of texts between two steps of the rows, with
+/// texts of other requests that wait.
 ///
 /// # Errors
 /// The engine has ended.
@@ -112,18 +112,8 @@ pub(crate) async fn computed(
     options: ClassifyOptions,
 ) -> Result<Vec<Outcome<ClassifyResult>>, ApiError> {
     let work = app.for_ranks(|| TextWork::classify(&encoded, &options));
-    let pieces = move |model: &LoadedModel| {
-        let mut found: Vec<_> = encoded.iter().map(|_| None).collect();
-        let mut run = Run::begin(model, encoded, &options);
-        move |model: &LoadedModel| {
-            let mut on_done = |index: usize, result| found[index] = Some(result);
-            let goes_on = run.advance(model, &mut on_done);
-            (!goes_on).then(|| std::mem::take(&mut found))
-        }
-    };
-    let found: Vec<Option<_>> = app.in_pieces(served, work, pieces).await?;
-    let whole: Option<Vec<_>> = found.into_iter().collect();
-    whole.ok_or_else(ApiError::internal)
+    let begin = |on_end| classifying(encoded, options, on_end);
+    app.on_engine(served, work, begin).await
 }
 
 /// The ids of each text; an error for one that cannot be encoded.

@@ -7,15 +7,14 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::error::{Error, Result as Outcome};
-use crate::model::LoadedModel;
+use crate::error::Result as Outcome;
 use crate::request::generation::Prompt;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Ask;
 use crate::serve::http::room::{Long, heavy};
 use crate::serve::state::{Served, Shared};
-use crate::tasks::embed::{EmbedOptions, EmbedPrompt, EmbedRun, TextEmbedding, encode_texts};
-use crate::tasks::work::TextWork;
+use crate::tasks::embed::{EmbedOptions, EmbedPrompt, TextEmbedding, encode_texts};
+use crate::tasks::work::{TextWork, embedding};
 
 /// Most texts of a request.
 pub(super) const MAX_TEXTS: usize = 4096;
@@ -131,14 +130,15 @@ pub(super) async fn vectors(
     prompts: Vec<Prompt>,
     (long, options): (Long, EmbedOptions),
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
-    let (n, frontend) = (prompts.len(), served.model.frontend());
+    let frontend = served.model.frontend();
     frontend.check_native()?;
     let prompts = prompts.into_iter().map(Ok).collect();
     let encoded = heavy(long, || encode_texts(frontend, prompts, &options))?;
     let tokens = encoded.tokens();
     let work = app.for_ranks(|| TextWork::embed(&encoded, &options));
-    let begin = move |model: &LoadedModel| EmbedRun::embed(model, encoded, &options);
-    let found = computed(app, served, (n, work), begin).await?;
+    let begin = |on_end| embedding(encoded, options, on_end);
+    let found: Outcome<Vec<_>> = app.on_engine(served, work, begin).await?;
+    let found = found?;
     let found = found.into_iter().enumerate();
     let values = found.map(|(index, result)| Ok(of_text(param, index, result)?.values));
     Ok((values.collect::<Result<_, ApiError>>()?, tokens))
@@ -169,31 +169,4 @@ pub(super) fn of_text(
             false => refused,
         }
     })
-}
-
-/// The results of `n` texts. `work` is the run for other ranks of the model. The engine computes one batch of texts between two steps of the rows.
-///
-/// # Errors
-/// The run cannot begin, or the engine has ended.
-pub(super) async fn computed(
-    app: &Shared,
-    served: &Served,
-    (n, work): (usize, Option<TextWork>),
-    begin: impl FnOnce(&LoadedModel) -> Outcome<EmbedRun> + Send + 'static,
-) -> Result<Vec<Outcome<TextEmbedding>>, ApiError> {
-    let pieces = move |model: &LoadedModel| {
-        let mut run = Some(begin(model));
-        let mut found: Vec<Option<Outcome<TextEmbedding>>> = (0..n).map(|_| None).collect();
-        move |model: &LoadedModel| match run.as_mut()? {
-            Ok(running) => {
-                let mut on_done = |index: usize, result| found[index] = Some(result);
-                let goes_on = running.advance(model, &mut on_done);
-                (!goes_on).then(|| Ok(std::mem::take(&mut found)))
-            }
-            Err(error) => Some(Err(Error::new(error.kind(), error.to_string()))),
-        }
-    };
-    let found: Outcome<Vec<Option<_>>> = app.in_pieces(served, work, pieces).await?;
-    let whole: Option<Vec<_>> = found?.into_iter().collect();
-    whole.ok_or_else(ApiError::internal)
 }

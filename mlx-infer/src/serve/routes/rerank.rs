@@ -6,16 +6,16 @@ use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::model::LoadedModel;
+use crate::error::Result as Outcome;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::room::{Long, heavy};
 use crate::serve::http::trace::new_id;
-use crate::serve::routes::embeddings::{check_number, computed, of_text};
+use crate::serve::routes::embeddings::{check_number, of_text};
 use crate::serve::state::{Served, Shared, now};
 use crate::serve::turn::params::OneOrMany;
-use crate::tasks::embed::{EmbedRun, RerankOptions, encode_pairs};
-use crate::tasks::work::TextWork;
+use crate::tasks::embed::{RerankOptions, encode_pairs};
+use crate::tasks::work::{TextWork, relating};
 
 /// A document: its text, or an object with it.
 #[derive(Deserialize)]
@@ -142,13 +142,14 @@ async fn scored(
     pairs: Vec<(String, String)>,
     (long, options): (Long, RerankOptions),
 ) -> Result<(Vec<f32>, usize), ApiError> {
-    let (n, frontend) = (pairs.len(), served.model.frontend());
+    let frontend = served.model.frontend();
     frontend.check_native()?;
     let encoded = heavy(long, || encode_pairs(frontend, pairs, &options))?;
     let tokens = encoded.tokens();
     let work = app.for_ranks(|| TextWork::relate(&encoded, &options));
-    let begin = move |model: &LoadedModel| EmbedRun::score(model, encoded, &options);
-    let found = computed(app, served, (n, work), begin).await?;
+    let begin = |on_end| relating(encoded, options, on_end);
+    let found: Outcome<Vec<_>> = app.on_engine(served, work, begin).await?;
+    let found = found?;
     let found = found.into_iter().enumerate();
     let score = found.map(|(index, result)| Ok(of_text(param, index, result)?.values[0]));
     Ok((score.collect::<Result<_, ApiError>>()?, tokens))

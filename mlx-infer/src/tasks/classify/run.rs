@@ -5,11 +5,13 @@ use std::collections::VecDeque;
 use mlx_nn::ModelCache;
 
 use super::batch::TextBatch;
-use super::{ClassifyOptions, ClassifyResult, Encoded, Item, pack};
+use super::pack::{self, BatchLimit, BatchSize};
+use super::{ClassifyOptions, ClassifyResult, Encoded, Item};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
+use crate::request::cancel::CancelToken;
 use crate::work_sizes::WorkSizes;
 
 /// The shortest common prefix that is computed once for all texts.
@@ -25,9 +27,43 @@ pub(crate) struct Run {
     /// without a prefix.
     common: usize,
     shared: Option<ModelCache>,
+    limit: BatchLimit,
     /// Indices of items that are computed together.
     batches: VecDeque<Vec<usize>>,
     batch: Option<(Vec<usize>, TextBatch)>,
+    has_failed: bool,
+}
+
+/// The sizes of a run, or of several that become one.
+pub(super) struct RunShape {
+    size: BatchSize,
+    limit: BatchLimit,
+    /// The first text.
+    first: Vec<u32>,
+    /// The number of tokens with which all texts begin.
+    agree: usize,
+    /// The longest prefix that one of the runs computes once.
+    prefix: usize,
+}
+
+impl RunShape {
+    /// The shape of one run of both. `None` if its texts are more than a batch, or if the prefix that
+    /// one of them computes once would be shorter.
+    pub(super) fn joined(&self, other: &Self, beside_rows: bool) -> Option<Self> {
+        let limit = self.limit.least(other.limit);
+        let size = self.size.plus(other.size);
+        let most = self.agree.min(other.agree);
+        let agree = agreeing(&self.first, &other.first, most);
+        let prefix = self.prefix.max(other.prefix);
+        let fits = limit.of_calls(beside_rows).holds(size);
+        (fits && prefix <= agree).then(|| Self {
+            size,
+            limit,
+            first: self.first.clone(),
+            agree,
+            prefix,
+        })
+    }
 }
 
 impl Run {
@@ -54,9 +90,23 @@ impl Run {
                 Err(error) => faults.push((index, error)),
             }
         }
-        let sizes = WorkSizes::of_device();
+        Self::of_items(model, items, faults, options)
+    }
+
+    fn of_items(
+        model: &LoadedModel,
+        items: Vec<Item>,
+        faults: Vec<(usize, Error)>,
+        options: &ClassifyOptions,
+    ) -> Self {
+        // A decoder computes the logits of its whole vocabulary after each text.
+        let rows = WorkSizes::of_device().logits / model.vocab().max(1);
+        let limit = BatchLimit {
+            tokens: options.batch_tokens,
+            rows: rows.max(1),
+            counts_padding: true,
+        };
         let lens: Vec<usize> = items.iter().map(Item::positions).collect();
-        let most_rows = (sizes.logits / model.vocab().max(1)).max(1);
         // With LongRoPE and dynamic NTK the embedding of a prefix depends on the length of the
         // whole text.
         let of = model.model();
@@ -65,14 +115,69 @@ impl Run {
             None => common(&items),
         };
         Self {
-            batches: pack::pack(&lens, options.batch_tokens, most_rows).into(),
+            batches: pack::pack(&lens, limit).into(),
+            limit,
             options: options.clone(),
             items,
             faults,
             common,
             shared: (common > 0).then(|| model.new_cache(1)),
             batch: None,
+            has_failed: false,
         }
+    }
+
+    /// What decides whether this run can be one run with others; `None` if it cannot, because it has
+    /// several batches, or a text that is computed in parts.
+    pub(super) fn shape(&self) -> Option<RunShape> {
+        let first = self.items.first()?;
+        let chunk = WorkSizes::of_device().chunk;
+        let is_short = |item: &Item| item.ids.len() <= chunk;
+        if self.batches.len() != 1 || !self.items.iter().all(is_short) {
+            return None;
+        }
+        Some(RunShape {
+            size: BatchSize::of(self.items.iter().map(Item::positions)),
+            limit: self.limit,
+            first: first.ids.clone(),
+            agree: shared_tokens(&self.items),
+            prefix: self.common,
+        })
+    }
+
+    /// Whether texts of both runs are computed in the same way.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let [own, others] = [self, other].map(|run| &run.options);
+        own.sampling == others.sampling && own.logits == others.logits
+    }
+
+    /// One run over the texts of all these runs, of which none has computed a text and each is
+    /// [like](Self::is_like) the first, and for each of its indices the place of a run and the index
+    /// in it. It reads no cancel token: the engine ends jobs for which no caller waits.
+    pub(super) fn together(runs: &[&Self], model: &LoadedModel) -> (Self, Vec<(usize, usize)>) {
+        let (mut items, mut indices) = (Vec::new(), Vec::new());
+        for (place, run) in runs.iter().enumerate() {
+            for item in &run.items {
+                let index = indices.len();
+                indices.push((place, item.index));
+                items.push(Item {
+                    index,
+                    ..item.clone()
+                });
+            }
+        }
+        let limits = runs.iter().map(|run| run.limit);
+        let options = ClassifyOptions {
+            batch_tokens: limits.map(|limit| limit.tokens).min().unwrap_or(1),
+            cancel: CancelToken::new(),
+            ..runs[0].options.clone()
+        };
+        (Self::of_items(model, items, Vec::new(), &options), indices)
+    }
+
+    /// Whether a forward pass has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Computes the next piece, and calls `on_done` with the index and result of each text that it finishes. Returns
@@ -82,9 +187,7 @@ impl Run {
         model: &LoadedModel,
         on_done: &mut impl FnMut(usize, Result<ClassifyResult>),
     ) -> bool {
-        for (index, error) in self.faults.drain(..) {
-            on_done(index, Err(error));
-        }
+        self.report_faults(on_done);
         if self.options.cancel.is_cancelled() {
             let error = Error::new(ErrorKind::Cancelled, "classification was cancelled");
             self.fail(&error, on_done);
@@ -97,6 +200,7 @@ impl Run {
             let chunk =
                 &self.items[0].ids[start..self.common.min(start + WorkSizes::of_device().chunk)];
             if let Err(error) = forward::prefill(model.model(), shared, chunk) {
+                self.has_failed = true;
                 self.fail(&error, on_done);
                 return false;
             }
@@ -109,7 +213,10 @@ impl Run {
             let items: Vec<&Item> = places.iter().map(|&at| &self.items[at]).collect();
             match TextBatch::begin(model, &items, self.shared.as_ref()) {
                 Ok(batch) => self.batch = Some((places, batch)),
-                Err(error) => fail(&items, &error, on_done),
+                Err(error) => {
+                    self.has_failed = true;
+                    fail(&items, &error, on_done);
+                }
             }
         }
         if let Some((places, batch)) = &mut self.batch {
@@ -121,11 +228,24 @@ impl Run {
                         on_done(item.index, result);
                     }
                 }
-                Err(error) => fail(&items, &error, on_done),
+                Err(error) => {
+                    self.has_failed = true;
+                    fail(&items, &error, on_done);
+                }
             }
             self.batch = None;
         }
         !self.batches.is_empty()
+    }
+
+    /// Calls `on_done` with the texts that cannot be computed.
+    pub(super) fn report_faults(
+        &mut self,
+        on_done: &mut impl FnMut(usize, Result<ClassifyResult>),
+    ) {
+        for (index, error) in self.faults.drain(..) {
+            on_done(index, Err(error));
+        }
     }
 
     /// Ends all texts that are not finished with this error.
@@ -144,18 +264,29 @@ fn fail(items: &[&Item], error: &Error, on_done: &mut impl FnMut(usize, Result<C
     }
 }
 
-/// The length of the prefix that all texts share, if it is computed separately. At least one token
-/// of each text stays outside, for the head.
+/// The length of the prefix that all texts share, if it is computed separately.
 fn common(items: &[Item]) -> usize {
-    let [first, rest @ ..] = items else { return 0 };
-    if rest.is_empty() {
-        return 0;
+    match items.len() {
+        0 | 1 => 0,
+        _ => Some(shared_tokens(items))
+            .filter(|&common| common >= MIN_SHARED)
+            .unwrap_or(0),
     }
-    let common = rest.iter().fold(first.ids.len() - 1, |common, item| {
-        let most = common.min(item.ids.len() - 1);
-        (0..most)
-            .find(|&at| item.ids[at] != first.ids[at])
-            .unwrap_or(most)
-    });
-    if common < MIN_SHARED { 0 } else { common }
+}
+
+/// The number of tokens with which all texts begin. At least one token of each text stays outside,
+/// for the head.
+fn shared_tokens(items: &[Item]) -> usize {
+    let [first, rest @ ..] = items else { return 0 };
+    let inside = |item: &Item| item.ids.len().saturating_sub(1);
+    rest.iter().fold(inside(first), |common, item| {
+        let most = common.min(inside(item));
+        agreeing(&first.ids, &item.ids, most)
+    })
+}
+
+/// The number of tokens with which both begin, at most `most`.
+fn agreeing(a: &[u32], b: &[u32], most: usize) -> usize {
+    let pairs = a.iter().zip(b).take(most);
+    pairs.take_while(|(a, b)| a == b).count()
 }

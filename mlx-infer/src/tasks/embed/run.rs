@@ -12,22 +12,28 @@ use super::{EmbedOptions, RerankOptions, TextEmbedding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{LoadedModel, forward};
 use crate::request::cancel::CancelToken;
-use crate::tasks::classify::pack::pack;
+use crate::tasks::classify::pack::{BatchLimit, BatchSize, pack};
 use crate::work_sizes::WorkSizes;
 
-/// What is computed of a text.
-enum Wanted {
-    /// Its embedding: the number of leading features, and whether its length becomes 1.
+/// What a forward pass computes of texts. Texts for which it is the same share a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PassKind {
+    /// Embeddings, in which the tokens of a prompt at the start of each text do not count.
+    Vectors { prompt: usize },
+    /// The logits of the relevance of pairs.
+    Logits(AnswerLogits),
+}
+
+/// What becomes of a text's numbers.
+#[derive(Clone, Copy, Debug)]
+enum Finish {
+    /// The number of leading features, and whether the vector's length becomes 1.
     Vector {
         dimensions: Option<usize>,
         normalize: bool,
-        prompt: usize,
     },
-    /// The relevance of a pair.
-    Relevance {
-        answers: AnswerLogits,
-        sigmoid: bool,
-    },
+    /// Whether a logit becomes a number from 0 to 1.
+    Relevance { sigmoid: bool },
 }
 
 struct Item {
@@ -37,11 +43,13 @@ struct Item {
 
 /// The state of a call that embeds texts or scores pairs.
 pub(crate) struct EmbedRun {
-    wanted: Wanted,
+    kind: PassKind,
+    finish: Finish,
     cancel: CancelToken,
     items: Vec<Item>,
     /// Texts that cannot be computed, with their errors.
     faults: Vec<(usize, Error)>,
+    limit: BatchLimit,
     batches: VecDeque<Vec<usize>>,
 }
 
@@ -66,16 +74,18 @@ impl EmbedRun {
                 "dimensions must be in 1..={most}, the size of the model's embeddings, given {dimensions}"
             )));
         }
-        let wanted = Wanted::Vector {
-            dimensions,
-            normalize: options.normalize.unwrap_or(modules.normalizes()),
+        let kind = PassKind::Vectors {
             prompt: match modules.includes_prompt() {
                 true => 0,
                 false => encoded.prompt,
             },
         };
-        let batch = (options.batch_tokens, usize::MAX, &options.cancel);
-        Ok(Self::begin(wanted, encoded, batch))
+        let finish = Finish::Vector {
+            dimensions,
+            normalize: options.normalize.unwrap_or(modules.normalizes()),
+        };
+        let limit = limit(model, options.batch_tokens, usize::MAX);
+        Ok(Self::begin((kind, finish), encoded, limit, &options.cancel))
     }
 
     /// Starts to score pairs that were encoded with these options.
@@ -87,21 +97,21 @@ impl EmbedRun {
         encoded: EncodedTexts,
         options: &RerankOptions,
     ) -> Result<Self> {
-        let wanted = Wanted::Relevance {
-            answers: answers(model.frontend())?,
+        let kind = PassKind::Logits(answers(model.frontend())?);
+        let finish = Finish::Relevance {
             sigmoid: model.frontend().sentence()?.has_sigmoid && !options.logits,
         };
         // A decoder computes the logits of its whole vocabulary after each pair.
         let rows = WorkSizes::of_device().logits / model.vocab().max(1);
-        let batch = (options.batch_tokens, rows.max(1), &options.cancel);
-        Ok(Self::begin(wanted, encoded, batch))
+        let limit = limit(model, options.batch_tokens, rows.max(1));
+        Ok(Self::begin((kind, finish), encoded, limit, &options.cancel))
     }
 
-    /// A run with at most so many tokens and rows in a batch.
     fn begin(
-        wanted: Wanted,
+        (kind, finish): (PassKind, Finish),
         encoded: EncodedTexts,
-        (tokens, rows, cancel): (usize, usize, &CancelToken),
+        limit: BatchLimit,
+        cancel: &CancelToken,
     ) -> Self {
         let (mut items, mut faults) = (Vec::with_capacity(encoded.texts.len()), Vec::new());
         for (index, text) in encoded.texts.into_iter().enumerate() {
@@ -112,12 +122,29 @@ impl EmbedRun {
         }
         let lens: Vec<usize> = items.iter().map(|item| item.ids.0.len()).collect();
         Self {
-            wanted,
+            kind,
+            finish,
             cancel: cancel.clone(),
-            batches: pack(&lens, tokens, rows).into(),
+            batches: pack(&lens, limit).into(),
             items,
             faults,
+            limit,
         }
+    }
+
+    /// The size of all texts.
+    pub(super) fn size(&self) -> BatchSize {
+        BatchSize::of(self.items.iter().map(|item| item.ids.0.len()))
+    }
+
+    /// What may be in a batch.
+    pub(super) fn limit(&self) -> BatchLimit {
+        self.limit
+    }
+
+    /// Whether a forward pass can have texts of both runs.
+    pub(super) fn shares_passes(&self, other: &Self) -> bool {
+        self.kind == other.kind
     }
 
     /// Computes the next batch, and calls `on_done` with the index and result of each of its texts.
@@ -143,14 +170,10 @@ impl EmbedRun {
             return false;
         };
         let items: Vec<&Item> = places.iter().map(|&at| &self.items[at]).collect();
-        match self.compute(model, &items) {
+        match computed(model, self.kind, &items) {
             Ok(rows) => {
-                for (item, values) in items.iter().zip(rows) {
-                    let tokens = item.ids.0.len();
-                    on_done(
-                        item.index,
-                        finite(values).map(|values| TextEmbedding { values, tokens }),
-                    );
+                for (item, row) in items.iter().zip(&rows) {
+                    on_done(item.index, self.finish.embedding(item, row));
                 }
             }
             Err(error) => {
@@ -162,38 +185,96 @@ impl EmbedRun {
         !self.batches.is_empty()
     }
 
-    /// The values of each text of a batch.
-    fn compute(&self, model: &LoadedModel, items: &[&Item]) -> Result<Vec<Vec<f32>>> {
-        let rows: Vec<(&[u32], &[u32])> = items
-            .iter()
-            .map(|item| (&item.ids.0[..], &item.ids.1[..]))
-            .collect();
-        let texts = Texts::with_types(&rows)?;
-        match self.wanted {
-            Wanted::Vector {
+    /// Computes all texts of these runs in one forward pass, and calls `on_done` with the place of a
+    /// run, and the index and result of a text. Runs that were cancelled take no part in it.
+    ///
+    /// # Errors
+    /// The pass fails. Nothing was computed of any run.
+    pub(super) fn advance_together(
+        runs: &mut [&mut Self],
+        model: &LoadedModel,
+        mut on_done: impl FnMut(usize, usize, Result<TextEmbedding>),
+    ) -> Result<()> {
+        let cancelled: Vec<bool> = runs.iter().map(|run| run.cancel.is_cancelled()).collect();
+        let mut items: Vec<(usize, &Item)> = Vec::new();
+        for (place, run) in runs.iter().enumerate().filter(|(at, _)| !cancelled[*at]) {
+            items.extend(run.items.iter().map(|item| (place, item)));
+        }
+        // Neighbours of the same length are computed together.
+        items.sort_by_key(|(_, item)| std::cmp::Reverse(item.ids.0.len()));
+        if let Some(&(first, _)) = items.first() {
+            let all: Vec<&Item> = items.iter().map(|(_, item)| *item).collect();
+            let rows = computed(model, runs[first].kind, &all)?;
+            for ((place, item), row) in items.into_iter().zip(&rows) {
+                let result = runs[place].finish.embedding(item, row);
+                on_done(place, item.index, result);
+            }
+        }
+        for (place, run) in runs.iter_mut().enumerate() {
+            if !cancelled[place] {
+                run.batches.clear();
+            }
+            // What is left are texts with errors, and those of runs that were cancelled.
+            run.advance(model, &mut |index, result| on_done(place, index, result));
+        }
+        Ok(())
+    }
+}
+
+impl Finish {
+    /// The result of a text, from the numbers of its row.
+    fn embedding(&self, item: &Item, row: &[f32]) -> Result<TextEmbedding> {
+        let values = match *self {
+            Self::Vector {
                 dimensions,
                 normalize,
-                prompt,
             } => {
-                let modules = model.sentence_modules()?;
-                let vectors = embeddings(model, modules, &texts, &rows, prompt)?;
-                let width = vectors.dim(-1)? as usize;
-                let values = vectors.astype(DType::F32)?.to_vec::<f32>()?;
-                let kept = dimensions.unwrap_or(width);
-                let vector = |row: &[f32]| match normalize {
-                    true => unit(&row[..kept]),
-                    false => row[..kept].to_vec(),
-                };
-                Ok(values.chunks(width).map(vector).collect())
+                let kept = &row[..dimensions.unwrap_or(row.len())];
+                match normalize {
+                    true => unit(kept),
+                    false => kept.to_vec(),
+                }
             }
-            Wanted::Relevance { answers, sigmoid } => {
-                let logits = relevance(model, answers, &texts, &rows)?;
-                let score = |logit: f32| match sigmoid {
-                    true => (1.0 / (1.0 + (-f64::from(logit)).exp())) as f32,
-                    false => logit,
-                };
-                Ok(logits.into_iter().map(|logit| vec![score(logit)]).collect())
-            }
+            Self::Relevance { sigmoid: true } => row
+                .iter()
+                .map(|&logit| (1.0 / (1.0 + (-f64::from(logit)).exp())) as f32)
+                .collect(),
+            Self::Relevance { sigmoid: false } => row.to_vec(),
+        };
+        Ok(TextEmbedding {
+            values: finite(values)?,
+            tokens: item.ids.0.len(),
+        })
+    }
+}
+
+/// What may be in a batch of this model.
+fn limit(model: &LoadedModel, tokens: usize, rows: usize) -> BatchLimit {
+    BatchLimit {
+        tokens,
+        rows,
+        counts_padding: model.model().encoder().is_none(),
+    }
+}
+
+/// The numbers of each text of a batch: its vector, or the logit of its relevance.
+fn computed(model: &LoadedModel, kind: PassKind, items: &[&Item]) -> Result<Vec<Vec<f32>>> {
+    let rows: Vec<(&[u32], &[u32])> = items
+        .iter()
+        .map(|item| (&item.ids.0[..], &item.ids.1[..]))
+        .collect();
+    let texts = Texts::with_types(&rows)?;
+    match kind {
+        PassKind::Vectors { prompt } => {
+            let modules = model.sentence_modules()?;
+            let vectors = embeddings(model, modules, &texts, &rows, prompt)?;
+            let width = vectors.dim(-1)? as usize;
+            let values = vectors.astype(DType::F32)?.to_vec::<f32>()?;
+            Ok(values.chunks(width).map(<[f32]>::to_vec).collect())
+        }
+        PassKind::Logits(answers) => {
+            let logits = relevance(model, answers, &texts, &rows)?;
+            Ok(logits.into_iter().map(|logit| vec![logit]).collect())
         }
     }
 }

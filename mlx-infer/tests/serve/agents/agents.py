@@ -9,7 +9,6 @@ with the agents' own texts cut short. The test `agents::the_agents_work` starts 
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -218,30 +217,6 @@ class Work:
         return self.proxy.recorded
 
 
-UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
-
-
-def shared(value, folder, most=60):
-    """A part of a request as it is shared: without this machine's paths and names, and with all but the first characters of long texts left out."""
-    if isinstance(value, dict):
-        left = ("metadata", "client_metadata", "prompt_cache_key")
-        cut = {key: most if key != "pattern" else len(str(inner)) for key, inner in value.items() if key not in left}
-        return {key: shared(value[key], folder, most) for key, most in cut.items()}
-    if isinstance(value, list):
-        return [shared(inner, folder, most) for inner in value]
-    if not isinstance(value, str):
-        return value
-    value = UUID.sub("0", value.replace(folder, ""))
-    is_named = any(mark in value for mark in ("-mend]", "[long", "[next", "PATCH"))
-    is_kept = len(value) <= most or value.startswith("{") or (is_named and len(value) < 1000)
-    return value if is_kept else value[:most] + "…"
-
-
-def lend(request, folder):
-    """A request as it is shared. The texts of the conversation itself are longer than those of tools and instructions."""
-    return {**request, "body": shared(request["body"], folder)}
-
-
 for name in ONLY or AGENTS:
     with tempfile.TemporaryDirectory() as folder:
         work = Work(name, Path(folder))
@@ -252,4 +227,4 @@ for name in ONLY or AGENTS:
         print(name, PACKAGES[name], f"{len(requests)} requests")
         if os.environ.get("MLX_RECORD_AGENTS"):
             (HERE / "requests").mkdir(exist_ok=True)
-            record.write(HERE / f"requests/{name}.json", [lend(request, folder) for request in requests])
+            record.write(HERE / f"requests/{name}.json", [record.lend(request, folder) for request in requests])

@@ -232,6 +232,25 @@ fn aider() -> AgentTask {
     }
 }
 
+/// Open WebUI's model calls one of its own tools.
+fn open_webui() -> AgentTask {
+    AgentTask {
+        name: "[open-webui-mend]",
+        has_tools: true,
+        replies: vec![
+            calls(
+                "A clock is needed.",
+                "I look at the clock.",
+                &[("get_current_timestamp", json!({}))],
+            ),
+            says(
+                "The clock was read.",
+                "The clock was read: é, \"quotes\" and 日本.",
+            ),
+        ],
+    }
+}
+
 pub fn tasks() -> Vec<AgentTask> {
     let lines: Vec<String> = (1..=2000)
         .map(|line| format!("This is line {line}."))
@@ -250,6 +269,7 @@ pub fn tasks() -> Vec<AgentTask> {
         continue_(),
         cline(),
         aider(),
+        open_webui(),
         single("[long]", true, &long),
         single("[next]", true, &next),
         single("[long-text]", false, &long),

@@ -55,7 +55,7 @@ const fn of_server(name: &'static str, help: &'static str, value: Value) -> Metr
 }
 
 /// All metrics, in the order in which they are written.
-static METRICS: [Metric; 43] = [
+static METRICS: [Metric; 44] = [
     metric(
         "vllm:num_requests_running",
         "Requests in prefill or decode.",
@@ -215,6 +215,11 @@ static METRICS: [Metric; 43] = [
         "mlx_forwards_total",
         "Forward passes.",
         Counter(|of| of.load.forwards as f64),
+    ),
+    metric(
+        "mlx_text_passes_total",
+        "Passes over texts that are embedded, ranked, classified or scored; requests that wait share them.",
+        Counter(|of| of.load.pieces as f64),
     ),
     metric(
         "mlx_mask_seconds_total",
