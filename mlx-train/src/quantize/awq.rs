@@ -73,7 +73,7 @@ pub fn scale(
         Error::new(ErrorKind::Argument, message)
     })?;
     let batch = Batch::new([[example]])?;
-    let before = log_probs(model, &batch)?;
+    let before = log_probs(model, &batch, 1.0)?;
     before.eval()?;
     let mut kept = Unscaled(BTreeMap::new());
     model.visit(&mut Path::default(), &mut kept)?;
@@ -84,7 +84,8 @@ pub fn scale(
             &mut Path::default(),
             &mut Apply::new(&groups, &factors, offset),
         )?;
-        let distance = divergence(model, &batch, &before)?.item::<f32>()?;
+        let after = log_probs(model, &batch, 1.0)?;
+        let distance = divergence(&after, &batch, &before)?.item::<f32>()?;
         found.push((f64::from(distance).abs() / batch.weight, offset));
         kept.restore(model)?;
     }
@@ -297,7 +298,8 @@ fn sample(examples: &[Example]) -> Vec<Example> {
         .collect()
 }
 
-/// The matrix `[out, in]` with the range of each group cut to the part that gives its outputs the smallest error.
+/// The matrix `[out, in]` with the range of each group cut to the part that gives its outputs the smallest error: to parts
+/// of the largest magnitude on both sides of zero, as mlx-lm does, or to parts of the lowest and of the highest weight.
 fn clipped(array: &Array, moments: &Array, scheme: Scheme) -> Result<Array> {
     let [rows, inputs] = array.dims()?;
     let group = scheme.group_size;
@@ -314,9 +316,15 @@ fn clipped(array: &Array, moments: &Array, scheme: Scheme) -> Result<Array> {
     let groups = wide.reshape(&[rows, count, group])?;
     let largest = groups.abs()?.max(-1, true)?;
     let (mut lowest, mut found) = (None::<Array>, groups.clone());
-    for step in 0..GRID / 2 {
-        let limit = largest.multiply(1.0 - step as f32 / GRID as f32)?;
-        let cut = groups.minimum(&limit)?.maximum(limit.negative()?)?;
+    let ranges = [
+        [largest.negative()?, largest],
+        [groups.min(-1, true)?, groups.max(-1, true)?],
+    ];
+    for step in 0..GRID {
+        let [low, high] = &ranges[step as usize % 2];
+        let part = 1.0 - (step / 2) as f32 / GRID as f32;
+        let cut = groups.maximum(low.multiply(part)?)?;
+        let cut = cut.minimum(high.multiply(part)?)?;
         let rounded = rounded(&cut.reshape(&[rows, inputs])?, scheme, DType::F32)?;
         let off = rounded.reshape(&[rows, count, group])?.subtract(&groups)?;
         let off = off.swapaxes(0, 1)?;
