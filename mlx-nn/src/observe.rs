@@ -1,4 +1,4 @@
-//! What the matrices of a module are multiplied by: the second moments of their inputs.
+//! What the matrices of a module are multiplied by: the second moments of their inputs, and their magnitudes.
 //!
 //! Methods that pack a matrix in few bits (GPTQ, AWQ) choose its codes by them: the mean squared error of the outputs of
 //! `W + D` is `trace(D H D^T)` divided by the number of inputs, where `H` is the sum of `x^T x` over the inputs `x`.
@@ -15,8 +15,12 @@ thread_local! {
     static ACTIVE: RefCell<Option<Observer>> = const { RefCell::new(None) };
 }
 
+/// What is summed of the inputs `[T, in]` of a product.
+type Statistic = fn(&Array) -> Result<Array>;
+
 /// The sums so far, by the address of the matrix.
 struct Observer {
+    statistic: Statistic,
     paths: HashMap<usize, String>,
     sums: BTreeMap<String, Array>,
 }
@@ -45,6 +49,38 @@ pub fn second_moments<T>(
     module: &dyn Module,
     run: impl FnOnce() -> Result<T>,
 ) -> Result<(T, BTreeMap<String, Array>)> {
+    observed(module, run, |x| x.t()?.matmul(x))
+}
+
+/// The same with the sum of `|x|`, F32 `[in]`.
+///
+/// ```
+/// use mlx_core::{Result, array};
+/// use mlx_nn::{Linear, observe::magnitudes};
+///
+/// # fn main() -> Result<()> {
+/// let layer = Linear::new(2, 3, false)?;
+/// let x = array![[1.0f32, -2.0], [0.0, 3.0]];
+/// let (_, sums) = magnitudes(&layer, || layer.forward(&x))?;
+/// assert_eq!(sums[""].to_vec::<f32>()?, [1.0, 5.0]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// An error of `run`, or a sum cannot be computed.
+pub fn magnitudes<T>(
+    module: &dyn Module,
+    run: impl FnOnce() -> Result<T>,
+) -> Result<(T, BTreeMap<String, Array>)> {
+    observed(module, run, |x| x.abs()?.sum(0, false))
+}
+
+fn observed<T>(
+    module: &dyn Module,
+    run: impl FnOnce() -> Result<T>,
+    statistic: Statistic,
+) -> Result<(T, BTreeMap<String, Array>)> {
     struct Find(HashMap<usize, String>);
     impl Visit for Find {
         fn weight(&mut self, path: &Path, weight: &Weight) -> Result<()> {
@@ -62,6 +98,7 @@ pub fn second_moments<T>(
     let mut find = Find(HashMap::new());
     module.visit(&mut Path::default(), &mut find)?;
     let observer = Observer {
+        statistic,
         paths: find.0,
         sums: BTreeMap::new(),
     };
@@ -87,7 +124,7 @@ pub(crate) fn see(weight: &Weight, x: &Array) -> Result<()> {
             return Ok(());
         };
         let x = x.reshape(&[-1, x.dim(-1)?])?.astype(DType::F32)?;
-        let own = x.t()?.matmul(&x)?;
+        let own = (observer.statistic)(&x)?;
         let sum = match observer.sums.get(path) {
             Some(sum) => sum.add(own)?,
             None => own,

@@ -149,15 +149,15 @@ fn weight(parts: Quantized, scheme: Scheme) -> Result<Weight> {
     })
 }
 
-/// The log probabilities of all tokens at each place, F32.
-fn log_probs(model: &dyn Model, batch: &Batch) -> mlx_core::Result<Array> {
+/// The log probabilities of all tokens at each place, F32, with the logits divided by a temperature.
+fn log_probs(model: &dyn Model, batch: &Batch, temperature: f32) -> mlx_core::Result<Array> {
     let logits = logits(model, batch)?.astype(DType::F32)?;
+    let logits = logits.divide(temperature)?;
     logits.subtract(logits.logsumexp(-1, true)?)
 }
 
-/// The sum over the learnt places of KL(teacher | model), times the weights.
-fn divergence(model: &dyn Model, batch: &Batch, teacher: &Array) -> mlx_core::Result<Array> {
-    let student = log_probs(model, batch)?;
+/// The sum over the learnt places of KL(teacher | student), times the weights, of log probabilities.
+fn divergence(student: &Array, batch: &Batch, teacher: &Array) -> mlx_core::Result<Array> {
     let each = teacher
         .exp()?
         .multiply(teacher.subtract(student)?)?
@@ -238,10 +238,12 @@ pub fn mean_divergence(
             continue;
         }
         let batch = Batch::new(rows.into_iter().map(|example| [example]))?;
-        let teacher = log_probs(model, &batch)?;
+        let teacher = log_probs(model, &batch, 1.0)?;
         teacher.eval()?;
         let dense = install(model, matrices.clone())?;
-        let found = divergence(model, &batch, &teacher).and_then(|found| found.item::<f32>());
+        let student = log_probs(model, &batch, 1.0);
+        let found =
+            student.and_then(|student| divergence(&student, &batch, &teacher)?.item::<f32>());
         install(model, dense)?;
         sum += f64::from(found?);
         weight += batch.weight;

@@ -169,7 +169,7 @@ fn add(grads: &mut Gradients, more: Gradients) -> Result<()> {
 }
 
 /// The number of the decoder layer that a parameter belongs to.
-fn layer_of(name: &str) -> Option<usize> {
+pub(crate) fn layer_of(name: &str) -> Option<usize> {
     let (_, rest) = name
         .split_once("layers.")
         .filter(|(set, _)| *set != "mtp.")?;

@@ -50,11 +50,16 @@ pub(super) fn write_quantization(config: &mut Map<String, Value>, entry: Map<Str
     config.insert("quantization_config".to_owned(), Value::Object(entry));
 }
 
-/// Adapts config.json to the weights: it names their dtype, and no vision tower.
+/// Adapts config.json to the weights: it names their dtype, and no vision tower. The base of the ropes is also written
+/// where mlx-lm reads it.
 pub(super) fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, nested: bool) {
     config.shift_remove("_name_or_path");
     if nested {
         config.shift_remove("vision_config");
+    }
+    write_rope_base(config);
+    if let Some(Value::Object(text)) = config.get_mut("text_config") {
+        write_rope_base(text);
     }
     let name = match dtype {
         Some(DType::F32) => "float32",
@@ -72,6 +77,19 @@ pub(super) fn describe(config: &mut Map<String, Value>, dtype: Option<DType>, ne
     set(config);
     if let Some(Value::Object(text)) = config.get_mut("text_config") {
         set(text);
+    }
+}
+
+/// Copies the base of the ropes to `rope_theta` if only `rope_parameters` has it. mlx-lm reads `rope_theta` alone in many
+/// families, and takes 10,000 without it. Ropes that differ between layers have no common base.
+fn write_rope_base(config: &mut Map<String, Value>) {
+    const BASE: &str = "rope_theta";
+    let parameters = config.get("rope_parameters").and_then(Value::as_object);
+    if let Some(base) = parameters.and_then(|own| own.get(BASE)).cloned()
+        && base.is_number()
+        && config.get(BASE).is_none_or(Value::is_null)
+    {
+        config.insert(BASE.to_owned(), base);
     }
 }
 
@@ -103,5 +121,37 @@ pub(super) fn write_head(config: &mut Map<String, Value>, tensors: &WrittenTenso
             _ => config,
         };
         config.insert(NORM_OFFSET.to_owned(), json!(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rope_theta` of a config after [`describe`].
+    fn written(config: Value) -> Option<Value> {
+        let Value::Object(mut config) = config else {
+            unreachable!("the tests give objects");
+        };
+        describe(&mut config, None, false);
+        config.remove("rope_theta")
+    }
+
+    #[test]
+    fn the_base_of_ropes_is_where_mlx_lm_reads_it() {
+        let parameters = json!({"rope_type": "default", "rope_theta": 100_000.0});
+        let config = json!({"rope_parameters": parameters});
+        assert_eq!(written(config), Some(json!(100_000.0)));
+        let config = json!({"rope_theta": 5.0, "rope_parameters": parameters});
+        assert_eq!(written(config), Some(json!(5.0)));
+        let config = json!({"rope_parameters": {"full_attention": parameters}});
+        assert_eq!(written(config), None);
+        let config = json!({"rope_theta": null, "rope_parameters": parameters});
+        assert_eq!(written(config), Some(json!(100_000.0)));
+        assert_eq!(written(json!({})), None);
+        let mut nested = json!({"text_config": {"rope_parameters": parameters}});
+        describe(nested.as_object_mut().unwrap(), None, true);
+        assert_eq!(nested["text_config"]["rope_theta"], json!(100_000.0));
+        assert_eq!(nested.get("rope_theta"), None);
     }
 }

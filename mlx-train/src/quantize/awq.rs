@@ -2,22 +2,28 @@
 //! by a factor before rounding, and what makes the inputs is divided by it; then the ranges of groups are cut where that
 //! lowers the error.
 //!
-//! Errors are those of the outputs of matrices on the examples, which the moments of the inputs give. mlx-lm runs the
-//! block in place of that, and takes the mean magnitude of inputs where this has their root mean square.
+//! Factors are compared by the residual stream after the layer, with the matrices of the layer rounded; mlx-lm compares
+//! the output of the attention or of the MLP alone. The size of a channel is the mean magnitude of its inputs,
+//! as in mlx-lm. Ranges are compared by the outputs of the matrix, which the moments of its inputs give.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mlx_core::ops::quantize::quantize_with;
 use mlx_core::{Array, DType, Scheme};
 use mlx_models::Model;
-use mlx_nn::{Param, Path, Visit, VisitMut, Weight};
+use mlx_nn::observe::magnitudes;
+use mlx_nn::{ModelCache, Param, Path, Visit, VisitMut, Weight};
 
-use super::{Dense, Matrices, Schemes, divergence, embeddings, log_probs, rounded, weight};
+use super::{Dense, Matrices, Schemes, divergence, embeddings, log_probs, put, rounded, weight};
 use crate::batch::{Batch, Example};
 use crate::error::{Error, ErrorKind, Result};
+use crate::loss::ONE_STEP;
+use crate::recompute::layer_of;
 
 /// The number of exponents that are tried, and of the parts of a range.
 const GRID: u32 = 20;
+/// The number of tokens on which scales are compared.
+const TOKENS: usize = 2048;
 /// The largest divergence, in nats a token, of a scaled model in F32 from the model.
 const EXACT: f64 = 1e-5;
 /// The same in 16 bits, to which scaled weights are rounded.
@@ -58,17 +64,16 @@ pub fn scale(
                        up_proj and down_proj";
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    let factors: Vec<Array> = groups
-        .iter()
-        .map(|group| best(group, &dense, schemes, moments))
-        .collect::<Result<_>>()?;
+    let factors = search(model, &groups, (&dense, schemes), examples);
+    dense.put(model)?;
+    let factors = factors?;
     let example = examples.iter().find(|example| example.learnt() > 0);
     let example = example.ok_or_else(|| {
         let message = "no example has anything to learn from";
         Error::new(ErrorKind::Argument, message)
     })?;
     let batch = Batch::new([[example]])?;
-    let before = log_probs(model, &batch)?;
+    let before = log_probs(model, &batch, 1.0)?;
     before.eval()?;
     let mut kept = Unscaled(BTreeMap::new());
     model.visit(&mut Path::default(), &mut kept)?;
@@ -79,7 +84,8 @@ pub fn scale(
             &mut Path::default(),
             &mut Apply::new(&groups, &factors, offset),
         )?;
-        let distance = divergence(model, &batch, &before)?.item::<f32>()?;
+        let after = log_probs(model, &batch, 1.0)?;
+        let distance = divergence(&after, &batch, &before)?.item::<f32>()?;
         found.push((f64::from(distance).abs() / batch.weight, offset));
         kept.restore(model)?;
     }
@@ -156,7 +162,7 @@ fn channels(
         paths.iter().all(is_known).then_some(paths)
     };
     let mut all = Vec::new();
-    for path in dense.0.keys() {
+    for path in dense.0.keys().filter(|path| layer_of(path).is_some()) {
         let of = |prefix: &str, module: &str, ends: &[&str]| {
             let path = |end: &&str| format!("{prefix}.{module}.{end}_proj");
             known(ends.iter().map(path).collect())
@@ -172,15 +178,17 @@ fn channels(
                 prefix,
                 &["pre_feedforward_layernorm", "post_attention_layernorm"],
             );
-            let Some(readers) = of(prefix, "mlp", &["gate", "up"]) else {
+            let Some(both) = of(prefix, "mlp", &["gate", "up"]) else {
                 continue;
             };
-            if let Some(norm) = before {
-                let source = Source::Norm(norm);
-                all.push(Channels { source, readers });
-            }
+            // Before the group of `up_proj`, whose rows it divides.
             if let Some(readers) = of(prefix, "mlp", &["down"]) {
                 let source = Source::Rows(format!("{prefix}.mlp.up_proj"));
+                all.push(Channels { source, readers });
+            }
+            if let Some(norm) = before {
+                let source = Source::Norm(norm);
+                let readers = both;
                 all.push(Channels { source, readers });
             }
         }
@@ -188,41 +196,110 @@ fn channels(
     Ok(all)
 }
 
-/// The factors of the channels, F32 `[in]`, with which the outputs have the smallest error.
-fn best(
-    group: &Channels,
-    dense: &Dense,
-    schemes: &Schemes,
-    moments: &BTreeMap<String, Array>,
-) -> Result<Array> {
-    let moments = &moments[&group.readers[0]];
-    let mean = moments.diagonal()?.sqrt()?;
-    let (mut lowest, mut chosen) = (f32::INFINITY, None);
-    for step in 0..GRID {
-        let factors = mean.power(step as f32 / GRID as f32)?.maximum(1e-4)?;
-        let ends = factors.max_all()?.multiply(factors.min_all()?)?.sqrt()?;
-        let factors = factors.divide(ends)?;
-        let mut sum = 0.0;
-        for path in &group.readers {
-            let array = dense.0[path].astype(DType::F32)?;
-            let rounded = rounded(&array.multiply(&factors)?, schemes[path], DType::F32)?;
-            let off = rounded.divide(&factors)?.subtract(&array)?;
-            let error = off.matmul(moments)?.multiply(&off)?.sum(.., false)?;
-            sum += error.item::<f32>()?;
+/// The factors of the channels of each group, F32 `[in]`, with which the residual stream after its layer has the smallest
+/// error. The error of a token is divided by the size of its features, because the next norm divides them by it. Leaves
+/// other matrices in the model.
+fn search(
+    model: &mut dyn Model,
+    groups: &[Channels],
+    (dense, schemes): (&Dense, &Schemes),
+    examples: &[Example],
+) -> Result<Vec<Array>> {
+    let batch = Batch::new(sample(examples).iter().map(|example| [example]))?;
+    let rows = batch.rows()?;
+    let mut cache = ModelCache::new(model.states(), rows.len(), ONE_STEP);
+    let mut step = cache.begin(&rows)?;
+    let is_token = batch.weights.reshape(&[1, -1, 1])?;
+    let mut found = vec![None; groups.len()];
+    // The factors by which rows of matrices will be divided, `[out, 1]`.
+    let mut divisors: BTreeMap<&str, Array> = BTreeMap::new();
+    let mut x = model.embed(&batch.inputs.reshape(&[1, -1])?)?;
+    for layer in 0..model.geometry().layers().len() {
+        // A later layer may read what the last run of this one leaves in the step.
+        let mut run = |model: &dyn Model| model.layer(layer, x.clone().into(), &mut step)?.sum();
+        let (exact, magnitudes) = magnitudes(&*model, || run(&*model))?;
+        let exact = exact.astype(DType::F32)?;
+        let size = exact.square()?.mean(-1, true)?;
+        let weight = is_token.divide(size.maximum(f32::MIN_POSITIVE)?)?;
+        mlx_core::eval(magnitudes.values().chain([&exact, &weight]))?;
+        for (group, found) in groups.iter().zip(&mut found) {
+            if layer_of(&group.readers[0]) != Some(layer) {
+                continue;
+            }
+            let names: Vec<&str> = group.readers.iter().map(String::as_str).collect();
+            let (mut lowest, mut kept) = (f32::INFINITY, Vec::new());
+            for factors in candidates(&magnitudes[names[0]])? {
+                let matrices = names.iter().map(|&name| {
+                    let (array, rows) = (&dense.0[name], divisors.get(name));
+                    scaled_and_rounded(array, &factors, rows, schemes[name])
+                });
+                let matrices: Vec<Array> = matrices.collect::<Result<_>>()?;
+                put(model, &names, &matrices)?;
+                let off = run(model)?.astype(DType::F32)?.subtract(&exact)?;
+                let error = off.square()?.multiply(&weight)?.sum(.., false)?;
+                let error = error.item::<f32>()?;
+                if error < lowest {
+                    (lowest, kept, *found) = (error, matrices, Some(factors));
+                }
+            }
+            let Some(factors) = found else {
+                let message = format!("{}: its inputs are not finite numbers", names[0]);
+                return Err(Error::new(ErrorKind::Argument, message));
+            };
+            put(model, &names, &kept)?;
+            if let Source::Rows(path) = &group.source {
+                divisors.insert(path, factors.expand_dims(-1)?);
+            }
         }
-        if sum < lowest {
-            factors.eval()?;
-            (lowest, chosen) = (sum, Some(factors));
-        }
+        dense.put(model)?;
+        x = run(model)?;
+        x.eval()?;
     }
-    chosen.ok_or_else(|| {
-        let path = &group.readers[0];
-        let message = format!("{path}: its inputs are not finite numbers");
-        Error::new(ErrorKind::Argument, message)
-    })
+    Ok(found.into_iter().flatten().collect())
 }
 
-/// The matrix `[out, in]` with the range of each group cut to the part that gives its outputs the smallest error.
+/// Powers of the mean magnitude of each channel's inputs, from 1 on.
+fn candidates(magnitudes: &Array) -> Result<Vec<Array>> {
+    let sizes = magnitudes.divide(magnitudes.max_all()?)?;
+    let factors = (0..GRID).map(|part| {
+        let factors = sizes.power(part as f32 / GRID as f32)?.maximum(1e-4)?;
+        let ends = factors.max_all()?.multiply(factors.min_all()?)?.sqrt()?;
+        let factors = factors.divide(ends)?;
+        factors.eval()?;
+        Ok(factors)
+    });
+    factors.collect()
+}
+
+/// A matrix whose columns were multiplied by factors and whose rows were divided by others while it was rounded.
+fn scaled_and_rounded(
+    array: &Array,
+    columns: &Array,
+    rows: Option<&Array>,
+    scheme: Scheme,
+) -> Result<Array> {
+    let mut factors = columns.clone();
+    if let Some(rows) = rows {
+        factors = factors.divide(rows)?;
+    }
+    let scaled = array.astype(DType::F32)?.multiply(&factors)?;
+    let rounded = rounded(&scaled, scheme, DType::F32)?;
+    Ok(rounded.divide(&factors)?.astype(array.dtype())?)
+}
+
+/// Examples of about [`TOKENS`] tokens, evenly from all; each token counts.
+fn sample(examples: &[Example]) -> Vec<Example> {
+    let usable: Vec<&Example> = examples.iter().filter(|one| one.tokens.len() > 1).collect();
+    let tokens: usize = usable.iter().map(|one| one.tokens.len()).sum();
+    let every = tokens.div_ceil(TOKENS).max(1);
+    let chosen = usable.into_iter().step_by(every);
+    chosen
+        .map(|one| Example::new(one.tokens.clone(), 0))
+        .collect()
+}
+
+/// The matrix `[out, in]` with the range of each group cut to the part that gives its outputs the smallest error: to parts
+/// of the largest magnitude on both sides of zero, as mlx-lm does, or to parts of the lowest and of the highest weight.
 fn clipped(array: &Array, moments: &Array, scheme: Scheme) -> Result<Array> {
     let [rows, inputs] = array.dims()?;
     let group = scheme.group_size;
@@ -239,9 +316,15 @@ fn clipped(array: &Array, moments: &Array, scheme: Scheme) -> Result<Array> {
     let groups = wide.reshape(&[rows, count, group])?;
     let largest = groups.abs()?.max(-1, true)?;
     let (mut lowest, mut found) = (None::<Array>, groups.clone());
-    for step in 0..GRID / 2 {
-        let limit = largest.multiply(1.0 - step as f32 / GRID as f32)?;
-        let cut = groups.minimum(&limit)?.maximum(limit.negative()?)?;
+    let ranges = [
+        [largest.negative()?, largest],
+        [groups.min(-1, true)?, groups.max(-1, true)?],
+    ];
+    for step in 0..GRID {
+        let [low, high] = &ranges[step as usize % 2];
+        let part = 1.0 - (step / 2) as f32 / GRID as f32;
+        let cut = groups.maximum(low.multiply(part)?)?;
+        let cut = cut.minimum(high.multiply(part)?)?;
         let rounded = rounded(&cut.reshape(&[rows, inputs])?, scheme, DType::F32)?;
         let off = rounded.reshape(&[rows, count, group])?.subtract(&groups)?;
         let off = off.swapaxes(0, 1)?;

@@ -16,6 +16,10 @@ use crate::feed::{Feed, FeedOptions};
 use crate::optim::{Adam, Method, Optimizer};
 use crate::schedule::Schedule;
 
+/// By what logits are divided, as in mlx-lm: tokens that are not likely count more, which says more of the model than the
+/// few likely ones.
+const TEMPERATURE: f32 = 2.0;
+
 /// The settings of [`distill`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distillation {
@@ -32,8 +36,8 @@ pub struct Distillation {
 
 /// Trains scales and biases of `packed`, affine matrices that take the place of the model's dense ones.
 ///
-/// `observe` gets the number of each step, from 1, and the mean divergence (KL, in nats a token) of the packed model
-/// before it. The model is unchanged.
+/// `observe` gets the number of each step, from 1, and the mean divergence (KL, in nats a token, of logits
+/// divided by 2) of the packed model before it. The model is unchanged.
 ///
 /// # Errors
 /// A path is no dense matrix of the model, a matrix is not affine, there is nothing to learn from, the divergence is not
@@ -108,7 +112,8 @@ fn train(
             .map(|row| row.iter().map(|&index| &examples[index]));
         let batch = Batch::new(rows)?;
         dense.put(model)?;
-        let teacher = log_probs(model, &batch)?;
+        let soft = |model: &dyn Model| log_probs(model, &batch, TEMPERATURE);
+        let teacher = soft(&*model)?;
         teacher.eval()?;
         let values = trained.arrays();
         let all: Vec<usize> = (0..values.len()).collect();
@@ -119,7 +124,7 @@ fn train(
                     .map(|(one, parts)| one.matrix(&parts[0], &parts[1]))
                     .collect();
                 put(model, &dense.names(), &matrices?)?;
-                Ok(vec![divergence(model, &batch, &teacher)?])
+                Ok(vec![divergence(&soft(&*model)?, &batch, &teacher)?])
             },
             &values,
             &all,

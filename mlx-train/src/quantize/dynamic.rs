@@ -78,12 +78,13 @@ fn measure(
         }
         let batch = Batch::new(rows.into_iter().map(|example| [example]))?;
         dense.put(model)?;
-        let teacher = log_probs(model, &batch)?;
+        let teacher = log_probs(model, &batch, 1.0)?;
         teacher.eval()?;
         let (_, grads) = value_and_grad_with(
             |values| {
                 put(model, &dense.names(), values)?;
-                Ok(vec![divergence(model, &batch, &teacher)?])
+                let student = log_probs(&*model, &batch, 1.0)?;
+                Ok(vec![divergence(&student, &batch, &teacher)?])
             },
             &middle,
             &all,
