@@ -157,7 +157,7 @@ impl SelectiveScan {
             self.normed(&self.c_layernorm, part(&of_values, rank + state, state)?)?,
         ];
         let fixed = [self.rates.rate.clone(), self.rates.skip.clone()];
-        let y = step.recur(layer, SCAN, tokens, move |tokens, rows, states| {
+        let y = step.recur(layer, SCAN, false, tokens, move |tokens, rows, states| {
             let state = [1, inner, state];
             by_line(tokens, rows, states, state, |lines| {
                 scan(lines, fixed.each_ref())

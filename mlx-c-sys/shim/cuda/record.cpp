@@ -147,6 +147,8 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
   } catch (const std::exception&) {
     is_whole = false;
   }
+  const auto& temporaries = temporaries_of(encoder);
+  captured.temporaries.assign(temporaries.begin() + static_cast<std::ptrdiff_t>(std::min(first, temporaries.size())), temporaries.end());
   is_whole = driver.end_capture(stream, recorded) == CUDA_SUCCESS && is_whole;
   size_t count = 0;
   bool is_known = *recorded != nullptr && driver.get_nodes(*recorded, nullptr, &count) == CUDA_SUCCESS;

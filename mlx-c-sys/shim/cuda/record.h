@@ -17,8 +17,9 @@ struct Captured {
   // such outputs.
   std::vector<std::pair<Graph::Place, mx::array>> in_place;
   std::vector<bool> writes;
-  // All other arrays whose memory the captured kernels use.
+  // All other arrays whose memory the captured kernels use, and the memory that operations of MLX use while they run.
   std::vector<mx::array> kept;
+  std::vector<std::shared_ptr<mx::array::Data>> temporaries;
   // The bytes of arrays that only this graph uses.
   size_t bytes = 0;
   CUgraphExec exec = nullptr;

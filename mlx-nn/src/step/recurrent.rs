@@ -107,7 +107,7 @@ impl Step<'_> {
         };
         let own = match (&self.keeps, other) {
             (Keeps::All, Some(_)) => None,
-            _ => self.own_state(layer, part, Op::Conv, x.dtype())?,
+            _ => self.own_state(layer, part, has_kernel(Op::Conv, x.dtype())?)?,
         };
         if let Some(own) = own {
             let pool = own.pool.astype(x.dtype())?;
@@ -155,20 +155,26 @@ impl Step<'_> {
         } = *of;
         let tokens = [of.qkv, of.a, of.b].map(Array::clone);
         let fixed = [of.rate, of.bias].map(Array::clone);
-        self.recur(layer, part, tokens, move |[qkv, a, b], rows, states| {
-            let [rate, bias] = &fixed;
-            let of = RaggedDelta {
-                qkv,
-                a,
-                b,
-                rate,
-                bias,
-                key_heads,
-                key_dim,
-                most,
-            };
-            fast::ragged_delta(&of, rows, states)
-        })
+        self.recur(
+            layer,
+            part,
+            true,
+            tokens,
+            move |[qkv, a, b], rows, states| {
+                let [rate, bias] = &fixed;
+                let of = RaggedDelta {
+                    qkv,
+                    a,
+                    b,
+                    rate,
+                    bias,
+                    key_heads,
+                    key_dim,
+                    most,
+                };
+                fast::ragged_delta(&of, rows, states)
+            },
+        )
     }
 
     /// [`ragged_scan`](fast::ragged_scan), whose state is part `part` of layer `layer`:
@@ -185,7 +191,7 @@ impl Step<'_> {
         } = *of;
         let tokens = [of.x, of.dt].map(Array::clone);
         let fixed = [of.rate, of.bias, of.skip].map(Array::clone);
-        self.recur(layer, part, tokens, move |[x, dt], rows, states| {
+        self.recur(layer, part, true, tokens, move |[x, dt], rows, states| {
             let [rate, bias, skip] = &fixed;
             let of = RaggedScan {
                 x,
@@ -202,11 +208,13 @@ impl Step<'_> {
     }
 
     /// A recurrence over arrays `[1, T, ..]`. If rows keep a part of the step, it runs again over
-    /// the tokens that they keep.
+    /// the tokens that they keep. `is_fused`: it is one operation, and not many plain ones. Those are not captured on CUDA:
+    /// launched again, they gave other numbers there.
     pub(crate) fn recur<const N: usize>(
         &mut self,
         layer: usize,
         part: usize,
+        is_fused: bool,
         tokens: [Array; N],
         run: impl Fn(
             [&Array; N],
@@ -229,7 +237,9 @@ impl Step<'_> {
                 found.name()
             )));
         }
-        if let Some(own) = self.own_state(layer, part, Op::Delta, tokens[0].dtype())? {
+        let is_captured = is_fused || fast::form(Op::Delta)? != Form::Cuda;
+        let has_kernel = is_captured && has_kernel(Op::Delta, tokens[0].dtype())?;
+        if let Some(own) = self.own_state(layer, part, has_kernel)? {
             let states = own.states(own.pool.clone());
             let (y, end) = run(tokens.each_ref(), &self.ragged_rows(), Some(states))?;
             self.hand_over_own(layer, part, &own, end.ok_or_else(no_states)?)?;
@@ -278,23 +288,17 @@ impl Step<'_> {
     }
 
     /// The stored states of all rows, if the step writes them in place. It has [declared](Step::keep_all)
-    /// that it keeps all tokens, nothing else reads them, and `op` has a kernel for activations of this
-    /// dtype; or they have [slots](Step::keep_any) for all tokens.
+    /// that it keeps all tokens, nothing else reads them, and the operation has a kernel; or they have
+    /// [slots](Step::keep_any) for all tokens.
     fn own_state(
         &mut self,
         layer: usize,
         part: usize,
-        op: Op,
-        activations: DType,
+        has_kernel: bool,
     ) -> Result<Option<OwnStates>> {
         if matches!(self.keeps, Keeps::Unknown) || !self.stores() {
             return Ok(None);
         }
-        let has_kernel = match fast::form(op)? {
-            Form::Plain => false,
-            Form::Cuda => activations != DType::F32,
-            _ => true,
-        };
         if let Keeps::Any(of) = &self.keeps {
             let (from, to) = (of.from.clone(), of.to.clone());
             let pool = self.recurrent(layer)?.own(part)?;
@@ -379,6 +383,15 @@ impl Step<'_> {
             },
         )
     }
+}
+
+/// Whether an operation has a kernel for activations of this dtype.
+fn has_kernel(op: Op, activations: DType) -> Result<bool> {
+    Ok(match fast::form(op)? {
+        Form::Plain => false,
+        Form::Cuda => activations != DType::F32,
+        _ => true,
+    })
 }
 
 fn no_states() -> Error {
