@@ -6,6 +6,7 @@ use mlx_core::ops::create;
 use mlx_core::{Array, DType, Error, ErrorKind, Result};
 
 use super::Step;
+use super::last::{self, Vectors};
 use super::paged::{self, StepPages};
 use crate::attend::{Attend, Keys, Paged, Seen, attend_to_pages, attend_to_tokens};
 use crate::cache::pages::PAGE;
@@ -452,6 +453,33 @@ impl Step<'_> {
             vectors: all,
             visible,
         })
+    }
+
+    /// Keeps one vector for each token, `[1, T, D]`, in layer `layer` of the kind
+    /// [`LayerKind::LatentWindow`](crate::LayerKind), and returns the vectors of the last `count` positions of each
+    /// token, its own last: `[1, T, count, D]`. Before the first position of a row there are any vectors of the row.
+    ///
+    /// # Errors
+    /// The shapes do not fit, or the layer has another kind of state.
+    pub fn last_vectors(&mut self, layer: usize, vectors: &Array, count: i32) -> Result<Array> {
+        let (tokens, dim) = (self.tokens() as i32, vectors.dim(-1)?);
+        let all = Vectors::keep(self, layer, vectors)?;
+        let before = last::numbers(1 - count, count)?;
+        let at = self.positions().squeeze(0)?.expand_dims(-1)?.add(before)?;
+        let at = at.maximum(0)?;
+        let rows = self.axis.each().enumerate();
+        let rows: Vec<usize> = match self.axis.is_fixed() {
+            true => {
+                let rows = rows.filter(|(_, places)| !places.is_empty());
+                rows.map(|(row, _)| row).collect()
+            }
+            false => rows
+                .flat_map(|(row, places)| places.map(move |_| row))
+                .collect(),
+        };
+        let at = at.reshape(&[rows.len() as i32, -1])?;
+        let found = all.at(self, &rows, &at)?;
+        found.reshape(&[1, tokens, count, dim])
     }
 
     /// The vectors `[1, 1, T, D]` of rows that hold nothing else: `[B, longest, D]`.

@@ -186,6 +186,12 @@ impl Axis {
         self.least.max(1)
     }
 
+    /// Whether rows have the number of places that they also have in the steps after this one: one, or that of a
+    /// [fixed shape](crate::ModelCache::begin_slots).
+    pub(crate) fn is_fixed(&self) -> bool {
+        self.longest() == self.fixed_places()
+    }
+
     /// Whether a row with tokens has places behind them.
     pub(crate) fn is_padded(&self) -> bool {
         let mut rows = self.each().zip(&self.widths);

@@ -56,7 +56,7 @@ struct Ends {
 impl Ends {
     /// The last tokens of blocks of `size` positions, row after row. In steps of a fixed shape all tokens.
     fn of(step: &Step<'_>, size: usize) -> Result<Self> {
-        if size == 1 || (step.stores() && step.has_fixed_places()) {
+        if size == 1 || (step.stores() && step.axis.is_fixed()) {
             return Ok(Self {
                 of: None,
                 positions: step.positions().squeeze(0)?,
@@ -147,7 +147,7 @@ pub(crate) fn keep(
     let rows = step.cache.lens.iter().zip(step.axis.each());
     let most = match &pool {
         // The width of the table of pages rarely changes, so that steps have the same graph.
-        Some((_, tables)) if step.has_fixed_places() => tables.dim(1)? as usize * PAGE / size,
+        Some((_, tables)) if step.axis.is_fixed() => tables.dim(1)? as usize * PAGE / size,
         _ => rows
             .map(|(len, places)| (len + places.len()) / size)
             .max()

@@ -1,5 +1,5 @@
-//! The part of [`Step`] for layers that read the vectors of the last positions one by one
-//! ([`LayerKind::LatentWindow`](crate::LayerKind)).
+//! The vectors that layers keep of the last positions of rows ([`LayerKind::LatentWindow`](crate::LayerKind)), which they
+//! read one by one.
 
 use mlx_core::ops::create;
 use mlx_core::{Array, DType, Result};
@@ -82,39 +82,4 @@ pub(super) fn of_rows(all: &Array, rows: &[usize]) -> Result<Array> {
 /// The numbers I32 `[n]` from `begin` on, made by an operation, so that steps that differ in nothing else have the same graph.
 pub(super) fn numbers(begin: i32, n: i32) -> Result<Array> {
     create::arange(f64::from(begin), f64::from(begin + n), 1.0, DType::I32)
-}
-
-impl Step<'_> {
-    /// Whether rows have the number of places that they also have in the steps after this one: one, or that of a
-    /// [fixed shape](crate::ModelCache::begin_slots).
-    pub(super) fn has_fixed_places(&self) -> bool {
-        self.axis.longest() == self.axis.fixed_places()
-    }
-
-    /// Keeps one vector for each token, `[1, T, D]`, in layer `layer` of the kind
-    /// [`LayerKind::LatentWindow`](crate::LayerKind), and returns the vectors of the last `count` positions of each
-    /// token, its own last: `[1, T, count, D]`. Before the first position of a row there are any vectors of the row.
-    ///
-    /// # Errors
-    /// The shapes do not fit, or the layer has another kind of state.
-    pub fn last_vectors(&mut self, layer: usize, vectors: &Array, count: i32) -> Result<Array> {
-        let (tokens, dim) = (self.tokens() as i32, vectors.dim(-1)?);
-        let all = Vectors::keep(self, layer, vectors)?;
-        let before = numbers(1 - count, count)?;
-        let at = self.positions().squeeze(0)?.expand_dims(-1)?.add(before)?;
-        let at = at.maximum(0)?;
-        let rows = self.axis.each().enumerate();
-        let rows: Vec<usize> = match self.has_fixed_places() {
-            true => rows
-                .filter(|(_, places)| !places.is_empty())
-                .map(|(row, _)| row)
-                .collect(),
-            false => rows
-                .flat_map(|(row, places)| places.map(move |_| row))
-                .collect(),
-        };
-        let at = at.reshape(&[rows.len() as i32, -1])?;
-        let found = all.at(self, &rows, &at)?;
-        found.reshape(&[1, tokens, count, dim])
-    }
 }
