@@ -12,8 +12,7 @@ use mlx_core::{Array, Result};
 
 use super::Step;
 use super::last::{Vectors, numbers, of_rows};
-use super::paged::{self, StepPages};
-use crate::attend::{Attend, Keys};
+use crate::attend::Attend;
 use crate::cache::pages::PAGE;
 
 /// Queries of a row that are attended together. More would also be multiplied with keys that none of them sees.
@@ -138,16 +137,21 @@ pub(crate) fn keep(
     if is_traced && step.stores() {
         step.refuse_held(layer)?;
     }
-    let dim = nothing.dim(-1)?;
-    let pool = match step.stores() {
-        true => Some(write(step, layer, vectors, nothing, &ends)?),
+    let kept = match step.stores() {
+        true => Some(Vectors::keep(
+            step,
+            layer,
+            &at_tokens(step, vectors, nothing, &ends)?,
+        )?),
         false => None,
     };
-    let pool = pool.filter(|_| !is_traced);
+    let kept = kept.filter(|_| !is_traced);
     let rows = step.cache.lens.iter().zip(step.axis.each());
-    let most = match &pool {
+    let most = match &kept {
         // The width of the table of pages rarely changes, so that steps have the same graph.
-        Some((_, tables)) if step.axis.is_fixed() => tables.dim(1)? as usize * PAGE / size,
+        Some(Vectors::Pages { tables, .. }) if step.axis.is_fixed() => {
+            tables.dim(1)? as usize * PAGE / size
+        }
         _ => rows
             .map(|(len, places)| (len + places.len()) / size)
             .max()
@@ -158,13 +162,11 @@ pub(crate) fn keep(
     }
     let (b, p, width) = (step.axis.rows() as i32, most as i32, size as i32);
     let at = numbers(0, p)?;
-    let all = match pool {
-        Some((pool, tables)) => {
-            let last = at.add(1)?.multiply(width)?.subtract(1)?;
-            let pages = tables.take(&last.floor_divide(PAGE as i32)?, 1)?;
-            let slots = last.remainder(PAGE as i32)?;
-            let places = pages.multiply(PAGE as i32)?.add(slots)?;
-            let kept = pool.reshape(&[-1, dim])?.take(&places, 0)?;
+    let all = match kept {
+        Some(kept) => {
+            let last = at.add(1)?.multiply(width)?.subtract(1)?.expand_dims(0)?;
+            let rows: Vec<usize> = (0..step.axis.rows()).collect();
+            let kept = kept.at(step, &rows, &last.broadcast_to(&[b, p])?)?;
             let starts = &step.axis.starts;
             let brought = starts
                 .slice_axis(0, 1, b + 1)?
@@ -209,32 +211,22 @@ fn with_nothing(vectors: Option<&Array>, nothing: &Array) -> Result<Array> {
     }
 }
 
-/// Writes the vectors of `ends` to the pages of their positions, and nothing to those of other tokens. Returns the layer's
-/// pool and the tables of its pages.
-fn write(
-    step: &mut Step<'_>,
-    layer: usize,
+/// The vectors of `ends` at their tokens, and nothing at the other tokens: `[1, T, D]`.
+fn at_tokens(
+    step: &Step<'_>,
     vectors: Option<&Array>,
     nothing: &Array,
     ends: &Ends,
-) -> Result<(Array, Array)> {
-    let tokens = step.tokens();
-    let own = match (&ends.of, vectors) {
-        (None, Some(vectors)) => vectors.clone(),
-        (of, _) => {
-            let mut places = vec![0i32; tokens];
-            for (at, &(_, place)) in of.iter().flatten().enumerate() {
-                places[place] = at as i32 + 1;
-            }
-            let places = Array::from_slice(&places, &[tokens as i32])?;
-            with_nothing(vectors, nothing)?.take(&places, 0)?
-        }
-    };
-    let keys = Keys::Heads(own.reshape(&[1, 1, tokens as i32, nothing.dim(-1)?])?);
-    step.check_step(layer, &keys)?;
-    let StepPages { paged, .. } = paged::of_layer(step, layer)?;
-    let (arrays, _) = step.write(layer, None, &keys, None, &paged)?;
-    Ok((arrays[0].clone(), paged.tables))
+) -> Result<Array> {
+    if let (None, Some(vectors)) = (&ends.of, vectors) {
+        return vectors.expand_dims(0);
+    }
+    let mut places = vec![0i32; step.tokens()];
+    for (at, &(_, place)) in ends.of.iter().flatten().enumerate() {
+        places[place] = at as i32 + 1;
+    }
+    let places = Array::from_slice(&places, &[1, places.len() as i32])?;
+    with_nothing(vectors, nothing)?.take(&places, 0)
 }
 
 /// The attention of queries `[1, H, T, D]` over the vectors of the last `window` positions, their own last, which are keys
