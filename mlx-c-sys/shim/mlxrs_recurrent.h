@@ -24,9 +24,11 @@ typedef struct mlxrs_gated_delta {
   mlx_array state;  /* F32 [B, H, V, D] */
   mlx_array widths; /* I32 [B]: the real tokens of a row. Tokens after them do not change the state, and their output is 0. */
   int key_heads;
-  float most; /* the largest beta */
+  float most;  /* the largest beta */
+  float bound; /* 0, or the negative number above which log g stays */
 } mlxrs_gated_delta;
-/* For each token, with q = q / |q| / sqrt(D), k = k / |k|, beta = most sigmoid(b) and g = exp(-rate softplus(a + bias)):
+/* For each token, with q = q / |q| / sqrt(D), k = k / |k|, beta = most sigmoid(b) and log g = -rate softplus(a + bias), or
+ * with a bound log g = bound sigmoid(rate (a + bias)):
  * S <- g S, S <- S + beta (v - S k) k^T, y = S q. `y` is [B, L, H V], `after` is S after each row's last token. */
 int mlxrs_fast_gated_delta(mlx_array* y, mlx_array* after, mlxrs_gated_delta of, mlx_stream s);
 

@@ -108,11 +108,15 @@ fn tokens_one_by_one_are_all_at_once() -> Result<()> {
 /// in f64.
 #[test]
 fn derivatives_are_those_of_differences() {
-    for rule in [Rule::Delta, Rule::Channels, Rule::Scan] {
+    // With one head, decays have a bound.
+    for (rule, h) in [Rule::Delta, Rule::Channels, Rule::Scan]
+        .into_iter()
+        .flat_map(|rule| [(rule, 2), (rule, 1)])
+    {
         let sizes = Sizes {
             rule,
             k: 1,
-            h: 2,
+            h,
             d: 4,
             v: 3,
         };

@@ -287,17 +287,8 @@ fn kept_tokens_change_no_graph() -> Result<()> {
             others.push(name.clone());
         }
     }
-    // Exceptions: the scans of the first Mamba and of PLaMo 2 keep no states after single tokens, and a rope depends on the length of
-    // the text.
-    let expected = [
-        "falcon_mamba",
-        "jamba",
-        "jamba_dense",
-        "mamba",
-        "phimoe",
-        "plamo2",
-    ];
-    assert_eq!(others, expected);
+    // A rope depends on the length of the text.
+    assert_eq!(others, ["phimoe"]);
     Ok(())
 }
 
@@ -383,18 +374,7 @@ fn launched_steps_equal_evaluated_ones() -> Result<()> {
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
-    // Recurrences of plain operations, and one whose decays are F32. Why the steps of GLM 5.3 are not launched again was not
-    // found.
-    let expected = [
-        "bailing_hybrid",
-        "falcon_mamba",
-        "glm5_next",
-        "jamba",
-        "jamba_dense",
-        "mamba",
-        "rwkv7",
-    ];
-    assert_eq!(never, expected);
+    assert!(never.is_empty(), "{never:?}");
     Ok(())
 }
 

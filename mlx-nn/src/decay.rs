@@ -14,20 +14,10 @@ use crate::shard::Cut;
 pub(crate) struct Decay {
     a_log: Param,
     dt_bias: Param,
-    /// `exp(a_log)` and `dt_bias`, F32. With a bound they are 1 and 0, because
-    /// [`input`](Self::input) applies them.
+    /// `exp(a_log)` and `dt_bias`, F32.
     rate: Array,
     bias: Array,
-    bounded: Option<Bounded>,
-}
-
-/// A decay whose logarithm is `bound * sigmoid(exp(A_log) * (a + dt_bias))`.
-#[derive(Clone, Debug)]
-struct Bounded {
-    bound: f32,
-    /// `exp(a_log)` and `dt_bias`, F32 `[heads, 1]` and `[heads, channels]`.
-    rate: Array,
-    bias: Array,
+    bound: Option<f32>,
 }
 
 impl Decay {
@@ -40,19 +30,14 @@ impl Decay {
             bias: dt_bias.value().clone(),
             a_log,
             dt_bias,
-            bounded: None,
+            bound: None,
         })
     }
 
-    /// The decay whose logarithm stays above this negative number (Kimi Delta Attention's safe
-    /// gate).
-    pub(crate) fn bounded(self, bound: f32) -> Self {
-        let bounded = Some(Bounded {
-            bound,
-            rate: self.rate.clone(),
-            bias: self.bias.clone(),
-        });
-        Self { bounded, ..self }
+    /// The decay whose logarithm is `bound * sigmoid(exp(A_log) * (a + dt_bias))` for this negative
+    /// bound, if there is one (Kimi Delta Attention's safe gate).
+    pub(crate) fn bounded(self, bound: Option<f32>) -> Self {
+        Self { bound, ..self }
     }
 
     /// Leaves the numbers of these heads.
@@ -68,21 +53,6 @@ impl Decay {
         self.dt_bias.cut(cut)
     }
 
-    /// The number whose softplus, times the rate, is the negative logarithm of the decay:
-    /// `[B, L, heads * channels]`, from the layer's projection of that shape.
-    pub(crate) fn input(&self, a: Array) -> Result<Array> {
-        let Some(Bounded { bound, rate, bias }) = &self.bounded else {
-            return Ok(a);
-        };
-        let [b, l, width] = a.dims()?;
-        let [heads, channels] = bias.dims()?;
-        let by_head = a.astype(DType::F32)?.reshape(&[b, l, heads, channels])?;
-        let open = by_head.add(bias)?.multiply(rate)?.sigmoid()?;
-        // The inverse of softplus.
-        let log = open.multiply(-bound)?.expm1()?.log()?;
-        log.reshape(&[b, l, width])
-    }
-
     /// `exp(A_log)`, F32.
     pub(crate) fn rate(&self) -> &Array {
         &self.rate
@@ -92,6 +62,11 @@ impl Decay {
     pub(crate) fn bias(&self) -> &Array {
         &self.bias
     }
+
+    /// The negative number above which the logarithm of the decay stays.
+    pub(crate) fn bound(&self) -> Option<f32> {
+        self.bound
+    }
 }
 
 /// The names of the parameters have capitals, so they are not field names.
@@ -99,10 +74,6 @@ impl Module for Decay {
     fn visit(&self, path: &mut Path, v: &mut dyn Visit) -> Result<()> {
         path.scoped("A_log", |path| self.a_log.visit(path, v))?;
         path.scoped("dt_bias", |path| self.dt_bias.visit(path, v))?;
-        if let Some(bounded) = &self.bounded {
-            v.derived(&bounded.rate)?;
-            v.derived(&bounded.bias)?;
-        }
         v.derived(&self.rate)?;
         v.derived(&self.bias)
     }
@@ -113,17 +84,6 @@ impl Module for Decay {
         let rate = self.a_log.value().astype(DType::F32)?.exp()?;
         self.rate = rate.flatten()?;
         self.bias = self.dt_bias.value().astype(DType::F32)?;
-        if let Some(bounded) = &mut self.bounded {
-            let heads = self.rate.dim(0)?;
-            // Parameters without values have other shapes.
-            let is_filled = heads > 0 && self.bias.ndim() == 1 && self.bias.dim(0)? > 0;
-            if is_filled && self.bias.dim(0)? % heads == 0 {
-                bounded.rate = self.rate.reshape(&[heads, 1])?;
-                bounded.bias = self.bias.reshape(&[heads, -1])?;
-                self.bias = self.bias.multiply(0.0)?;
-                self.rate = self.rate.multiply(0.0)?.add(1.0)?;
-            }
-        }
         Ok(())
     }
 }

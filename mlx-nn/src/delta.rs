@@ -189,6 +189,7 @@ impl GatedDeltaNet {
                 key_heads: self.config.key_heads,
                 key_dim: self.config.key_dim,
                 most: self.config.most,
+                bound: self.decay.bound(),
             },
         )?;
         let [rows, tokens, width] = y.dims()?;

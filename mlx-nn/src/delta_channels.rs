@@ -127,10 +127,7 @@ impl ChannelDelta {
                 config.taps,
                 config.activation,
             )?,
-            decay: match config.bound {
-                Some(bound) => decay.bounded(bound),
-                None => decay,
-            },
+            decay: decay.bounded(config.bound),
             o_norm: RmsNorm::empty(head_dim, config.norm_eps)?,
             o_proj: linear(width, hidden)?,
             config,
@@ -153,7 +150,7 @@ impl ChannelDelta {
         let [q, k, v, f, b, g] = Linear::forward_all(projections, x)?;
         let inputs = concat(&[q, k, v], -1)?;
         let qkv = self.convs.forward(&inputs, layer, CONV, step)?;
-        let f = self.decay.input(second(&self.f_b_proj, f)?)?;
+        let f = second(&self.f_b_proj, f)?;
         let y = step.gated_delta(
             layer,
             DELTA,
@@ -166,6 +163,7 @@ impl ChannelDelta {
                 key_heads: self.config.heads,
                 key_dim: self.config.head_dim,
                 most: 1.0,
+                bound: self.decay.bound(),
             },
         )?;
         let [rows, tokens, width] = y.dims()?;

@@ -60,7 +60,7 @@ impl ProjectedScanConfig {
                 dtype: DType::F32,
             },
         ]);
-        LayerKind::Recurrent(shape.with_rerun())
+        LayerKind::Recurrent(shape.with_slots())
     }
 }
 

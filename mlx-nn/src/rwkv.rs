@@ -254,7 +254,7 @@ impl Rwkv7 {
             cleared,
             rate,
         ];
-        let y = step.recur(layer, MEMORY, false, tokens, move |tokens, rows, states| {
+        let y = step.recur(layer, MEMORY, tokens, move |tokens, rows, states| {
             scan::ragged(tokens, rows, states, (heads, dim))
         })?;
         let y = self.normed(&y)?;

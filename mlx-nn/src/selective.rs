@@ -73,7 +73,7 @@ impl SelectiveConfig {
                 dtype: DType::F32,
             },
         ]);
-        LayerKind::Recurrent(shape.with_rerun())
+        LayerKind::Recurrent(shape.with_slots())
     }
 }
 
@@ -157,7 +157,7 @@ impl SelectiveScan {
             self.normed(&self.c_layernorm, part(&of_values, rank + state, state)?)?,
         ];
         let fixed = [self.rates.rate.clone(), self.rates.skip.clone()];
-        let y = step.recur(layer, SCAN, false, tokens, move |tokens, rows, states| {
+        let y = step.recur(layer, SCAN, tokens, move |tokens, rows, states| {
             let state = [1, inner, state];
             by_line(tokens, rows, states, state, |lines| {
                 scan(lines, fixed.each_ref())
@@ -178,17 +178,13 @@ impl SelectiveScan {
 }
 
 /// The outputs of the tokens of each line, `[B, L, I]` in the dtype of the values, and the state
-/// after them.
+/// after them, or `[B, L, I, N]` after each of them.
 ///
 /// For each token and feature, in F32, with `δ = softplus(dt)`: `s ← exp(-rate · δ) s + δ x k` and
 /// `y = s · q + skip · x`, where `s`, `rate`, `k` and `q` have N numbers. The lines have the values
 /// and `dt`, `[B, L, I]`; keys and queries, `[B, L, N]`; and the state before the tokens, F32
 /// `[B, 1, I, N]`. The others are the rates, F32 `[I, N]`, and skip, F32 `[I]`.
 fn scan(lines: &Lines<4>, [rate, skip]: [&Array; 2]) -> Result<(Array, Array)> {
-    if lines.each {
-        let message = "a selective scan keeps no states after each token";
-        return Err(Error::new(ErrorKind::Unsupported, message));
-    }
     let ([values, dt, keys, queries], state) = (&lines.tokens, &lines.state);
     let ([_, tokens, _], dtype) = (values.dims()?, values.dtype());
     let wide = |array: &Array| array.astype(DType::F32);
@@ -198,7 +194,7 @@ fn scan(lines: &Lines<4>, [rate, skip]: [&Array; 2]) -> Result<(Array, Array)> {
     let (keys, queries) = (lines.masked(&wide(keys)?)?, wide(queries)?);
     let change = delta.multiply(&x)?;
     let mut state = state.clone(); // [B, 1, I, N]
-    let mut read = Vec::new();
+    let (mut read, mut after) = (Vec::new(), Vec::new());
     for first in (0..tokens).step_by(CHUNK as usize) {
         let end = tokens.min(first + CHUNK);
         let own = |array: &Array| array.slice_axis(1, first, end);
@@ -208,13 +204,23 @@ fn scan(lines: &Lines<4>, [rate, skip]: [&Array; 2]) -> Result<(Array, Array)> {
         let states = run(decay, change?.multiply(keys?)?, &state, end - first)?;
         state = states.slice_axis(1, end - first - 1, end - first)?;
         read.push(states.multiply(queries?)?.sum(-1, false)?);
+        if lines.each {
+            after.push(states);
+        }
     }
-    let read = match <[Array; 1]>::try_from(read) {
-        Ok([read]) => read,
-        Err(read) => concat(&read, 1)?,
-    };
-    let y = read.add(x.multiply(skip)?)?.astype(dtype)?;
+    if lines.each {
+        state = joined(after)?;
+    }
+    let y = joined(read)?.add(x.multiply(skip)?)?.astype(dtype)?;
     Ok((y, state))
+}
+
+/// Arrays of consecutive tokens, joined along axis 1.
+fn joined(parts: Vec<Array>) -> Result<Array> {
+    match <[Array; 1]>::try_from(parts) {
+        Ok([part]) => Ok(part),
+        Err(parts) => concat(&parts, 1),
+    }
 }
 
 /// The states after each of `n` tokens, `[B, n, I, N]`, from their decays and changes and the state

@@ -190,6 +190,7 @@ pub fn recurrences(bench: &Bench) -> Result<()> {
                     widths: &widths,
                     key_heads,
                     most: 1.0,
+                    bound: None,
                 };
                 Ok(fast::gated_delta(&of)?.0)
             }))
@@ -254,6 +255,7 @@ fn ragged(bench: &Bench) -> Result<()> {
                     key_heads,
                     key_dim: dim,
                     most: 1.0,
+                    bound: None,
                 };
                 Ok(fast::ragged_delta(&inputs, &of, Some(states(&pools[run])))?.0)
             }))

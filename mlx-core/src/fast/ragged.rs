@@ -2,7 +2,7 @@
 
 use mlx_c_sys as sys;
 
-use super::recurrent::{check_limits, check_most, check_tokens, fits, floats, shaped, typed};
+use super::recurrent::{check_gates, check_limits, check_tokens, fits, floats, shaped, typed};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
@@ -135,6 +135,8 @@ pub struct RaggedDelta<'a> {
     pub key_dim: i32,
     /// The largest `β`.
     pub most: f32,
+    /// A negative number above which the logarithm of the decay stays.
+    pub bound: Option<f32>,
 }
 
 /// [`gated_delta`](super::gated_delta()) of ragged rows: the tokens' outputs `[1, T, H·V]`, and the pool after the step
@@ -149,7 +151,7 @@ pub struct RaggedDelta<'a> {
 /// let (rate, bias) = (ones(&[1], DType::F32)?, zeros(&[1], DType::F32)?);
 /// let of = RaggedDelta {
 ///     qkv: &qkv, a: &gate, b: &gate, rate: &rate, bias: &bias, key_heads: 1, key_dim: 8,
-///     most: 1.0,
+///     most: 1.0, bound: None,
 /// };
 /// let starts = Array::from_slice(&[0i32, 1, 3], &[3])?; // rows of 1 and 2 tokens; one token is of no row
 /// let (y, pool) = fast::ragged_delta(&of, &RaggedRows { starts: &starts, longest: 2 }, None)?;
@@ -160,15 +162,15 @@ pub struct RaggedDelta<'a> {
 /// ```
 ///
 /// # Errors
-/// Shapes or dtypes do not fit, an axis is 0, or `most` is not in `0 ..= 2`. When it is evaluated: rows or slots break
-/// their rules.
+/// Shapes or dtypes do not fit, an axis is 0, `most` is not in `0 ..= 2`, or `bound` is not negative. When it is
+/// evaluated: rows or slots break their rules.
 pub fn ragged_delta(
     of: &RaggedDelta<'_>,
     rows: &RaggedRows<'_>,
     states: Option<StateSlots<'_>>,
 ) -> Result<(Array, Option<Array>)> {
     const NAME: &str = "ragged_delta";
-    check_most(NAME, of.most)?;
+    check_gates(NAME, of.most, of.bound)?;
     let ([_, _, h], d) = (of.b.dims()?, of.key_dim);
     let of_token = match of.a.dims()? {
         [_, _, width] if width == h => h,
@@ -199,6 +201,7 @@ impl Arg for RaggedDelta<'_> {
             widths: None::<&Array>.c(),
             key_heads: self.key_heads,
             most: self.most,
+            bound: self.bound.unwrap_or(0.0),
         }
     }
 }

@@ -75,6 +75,8 @@ pub struct GatedDelta<'a> {
     pub key_heads: i32,
     /// The largest `β`: 1, or a number up to 2, with which the state can have negative eigenvalues.
     pub most: f32,
+    /// A negative number above which `ln g` stays (the safe gate of Kimi Delta Attention).
+    pub bound: Option<f32>,
 }
 
 /// The gated delta rule (Yang et al., arXiv:2412.06464). Returns the tokens' outputs, `[B, L, H·V]` in the dtype of
@@ -82,6 +84,7 @@ pub struct GatedDelta<'a> {
 ///
 /// For each token and head, in F32, with `q = q / ‖q‖ / √D`, `k = k / ‖k‖` (1e-6 is added to sums of squares), `β =
 /// most · sigmoid(b)` and `g = exp(-rate · softplus(a + bias))`: `S ← g S`, then `S ← S + β (v - S k) kᵀ`, and `y = S q`.
+/// With a bound, `g = exp(bound · sigmoid(rate · (a + bias)))`.
 ///
 /// If channels decay separately (Kimi Delta Attention, arXiv:2510.26692), `g` is a diagonal matrix on the right of `S`.
 ///
@@ -89,7 +92,7 @@ pub struct GatedDelta<'a> {
 /// tokens at once give the same bits as single tokens. The plain form computes chunks of tokens by matrix products.
 ///
 /// # Errors
-/// Shapes or dtypes do not fit, an axis is 0, or `most` is not in `0 ..= 2`.
+/// Shapes or dtypes do not fit, an axis is 0, `most` is not in `0 ..= 2`, or `bound` is not negative.
 #[doc(alias = "gated_delta_update")]
 pub fn gated_delta(of: &GatedDelta<'_>) -> Result<(Array, Array)> {
     op!(pair mlxrs_fast_gated_delta(of))
@@ -108,10 +111,11 @@ impl Arg for GatedDelta<'_> {
             widths: self.widths.c(),
             key_heads: self.key_heads,
             most: self.most,
+            bound: self.bound.unwrap_or(0.0),
         }
     }
     fn check(&self) -> Result<()> {
-        check_most("gated_delta", self.most)?;
+        check_gates("gated_delta", self.most, self.bound)?;
         let [_, h, _, d] = self.state.dims()?;
         let of_token = match self.a.dims()? {
             [_, _, width] if width == h => h,
@@ -201,14 +205,22 @@ impl Arg for Scan<'_> {
 }
 
 /// Checks the largest beta of a delta rule.
-pub(super) fn check_most(operation: &str, most: f32) -> Result<()> {
-    if (0.0..=2.0).contains(&most) {
-        return Ok(());
+pub(super) fn check_gates(operation: &str, most: f32, bound: Option<f32>) -> Result<()> {
+    let invalid = |what| {
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{operation}: {what}"),
+        ))
+    };
+    if !(0.0..=2.0).contains(&most) {
+        return invalid(format!("the largest beta must be in 0 ..= 2, given {most}"));
     }
-    Err(Error::new(
-        ErrorKind::Invalid,
-        format!("{operation}: the largest beta must be in 0 ..= 2, given {most}"),
-    ))
+    match bound {
+        Some(bound) if !(bound < 0.0 && bound.is_finite()) => invalid(format!(
+            "the bound of ln g must be a negative number, given {bound}"
+        )),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn check_limits(operation: &str, (least, most): (f32, f32)) -> Result<()> {

@@ -37,7 +37,7 @@ fn convolutions() -> Result<()> {
     Ok(())
 }
 
-/// The inputs of all three rules.
+/// The inputs of all rules.
 struct Inputs {
     x: Array,
     a: Array,
@@ -114,6 +114,7 @@ impl Inputs {
             widths: &self.widths,
             key_heads: self.key_heads,
             most: 1.0,
+            bound: None,
         };
         match rule {
             0 => fast::gated_delta(&delta),
@@ -121,6 +122,16 @@ impl Inputs {
                 a: &self.channels,
                 bias: &self.channels_bias,
                 most: 2.0,
+                ..delta
+            }),
+            2 => fast::gated_delta(&GatedDelta {
+                bound: Some(-5.0),
+                ..delta
+            }),
+            3 => fast::gated_delta(&GatedDelta {
+                a: &self.channels,
+                bias: &self.channels_bias,
+                bound: Some(-5.0),
                 ..delta
             }),
             _ => fast::scan(&Scan {
@@ -153,7 +164,7 @@ fn recurrences() -> Result<()> {
         ] {
             let all = Inputs::new(rows, tokens, sizes, dtype)?;
             let exact = all.wide()?;
-            for rule in 0..3 {
+            for rule in 0..5 {
                 let what = format!("{dtype} {rows} x {tokens}, {sizes:?}, rule {rule}");
                 let (y, after) = all.run(rule)?;
                 let wanted = on_cpu(|| {

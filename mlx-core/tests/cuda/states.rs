@@ -94,6 +94,7 @@ impl Model {
             Rule::Delta => {
                 let of = RaggedDelta {
                     most: 1.0,
+                    bound: None,
                     qkv: &x,
                     a: &gates,
                     b: &gates,

@@ -48,11 +48,13 @@ fn recurrences() -> Result<()> {
                     widths: &widths,
                     key_heads: k,
                     most: 1.0,
+                    bound: None,
                 };
                 let each = GatedDelta {
                     a: channels,
                     bias: &channels_bias,
                     most: 2.0,
+                    bound: Some(-4.0),
                     ..one
                 };
                 // The keys and queries of this rule are not normalised.

@@ -135,6 +135,7 @@ impl Layer {
             key_heads,
             key_dim,
             most: inputs.sizes.most(),
+            bound: inputs.sizes.bound(),
         };
         fast::ragged_delta(&of, rows, states)
     }

@@ -59,6 +59,11 @@ impl Sizes {
             1.0
         }
     }
+
+    /// The bound of the decays' logarithms, for some of the sizes.
+    pub fn bound(self) -> Option<f32> {
+        (self.h == self.k && self.v < self.d).then_some(-5.0)
+    }
 }
 
 pub struct Inputs {
@@ -123,6 +128,7 @@ impl Inputs {
             widths,
             key_heads: self.sizes.k,
             most: self.sizes.most(),
+            bound: self.sizes.bound(),
         })
     }
 
@@ -177,23 +183,32 @@ impl Inputs {
                 let q = unit(at(qs + key_head * dn));
                 let k = unit(at(ks + key_head * dn));
                 let each = if rule == Rule::Channels { dn } else { 1 };
-                let steps = (0..each).map(|i| {
+                let inputs = (0..each).map(|i| {
                     let at = h * each + i;
-                    let step = (1.0 + (a[token * hn * each + at] + bias[at]).exp()).ln();
+                    a[token * hn * each + at] + bias[at]
+                });
+                let inputs: Vec<f64> = inputs.collect();
+                let step = |input: f64| {
+                    let step = (1.0 + input.exp()).ln();
                     match rule {
                         Rule::Scan => step.clamp(LIMITS.0.into(), LIMITS.1.into()),
                         _ => step,
                     }
-                });
-                let steps: Vec<f64> = steps.collect();
+                };
+                let decay = |input: f64| match self.sizes.bound() {
+                    Some(bound) if rule != Rule::Scan => {
+                        (f64::from(bound) / (1.0 + (-rate[h] * input).exp())).exp()
+                    }
+                    _ => (-rate[h] * step(input)).exp(),
+                };
                 for v in 0..vn {
                     let value = x[token * width + vs + h * vn + v];
                     let s = &mut state[((row * hn + h) * vn + v) * dn..][..dn];
                     for (i, s) in s.iter_mut().enumerate() {
-                        *s *= (-rate[h] * steps[i % each]).exp();
+                        *s *= decay(inputs[i % each]);
                     }
                     let change = match rule {
-                        Rule::Scan => steps[0] * value,
+                        Rule::Scan => step(inputs[0]) * value,
                         _ => {
                             let beta =
                                 f64::from(self.sizes.most()) / (1.0 + (-b[token * hn + h]).exp());
@@ -221,11 +236,12 @@ const fn sizes(rule: Rule, [k, h, d, v]: [i32; 4]) -> Sizes {
     Sizes { rule, k, h, d, v }
 }
 
-pub const SIZES: [Sizes; 9] = [
+pub const SIZES: [Sizes; 10] = [
     sizes(Rule::Delta, [1, 1, 128, 128]),
     sizes(Rule::Delta, [2, 4, 16, 16]),
     sizes(Rule::Delta, [2, 6, 20, 13]),
     sizes(Rule::Delta, [1, 2, 64, 32]),
+    sizes(Rule::Delta, [2, 2, 32, 24]),
     sizes(Rule::Channels, [2, 2, 64, 32]),
     sizes(Rule::Channels, [1, 3, 20, 13]),
     sizes(Rule::Scan, [1, 1, 128, 64]),

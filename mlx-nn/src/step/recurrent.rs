@@ -151,30 +151,26 @@ impl Step<'_> {
             key_heads,
             key_dim,
             most,
+            bound,
             ..
         } = *of;
         let tokens = [of.qkv, of.a, of.b].map(Array::clone);
         let fixed = [of.rate, of.bias].map(Array::clone);
-        self.recur(
-            layer,
-            part,
-            true,
-            tokens,
-            move |[qkv, a, b], rows, states| {
-                let [rate, bias] = &fixed;
-                let of = RaggedDelta {
-                    qkv,
-                    a,
-                    b,
-                    rate,
-                    bias,
-                    key_heads,
-                    key_dim,
-                    most,
-                };
-                fast::ragged_delta(&of, rows, states)
-            },
-        )
+        self.recur(layer, part, tokens, move |[qkv, a, b], rows, states| {
+            let [rate, bias] = &fixed;
+            let of = RaggedDelta {
+                qkv,
+                a,
+                b,
+                rate,
+                bias,
+                key_heads,
+                key_dim,
+                most,
+                bound,
+            };
+            fast::ragged_delta(&of, rows, states)
+        })
     }
 
     /// [`ragged_scan`](fast::ragged_scan), whose state is part `part` of layer `layer`:
@@ -191,7 +187,7 @@ impl Step<'_> {
         } = *of;
         let tokens = [of.x, of.dt].map(Array::clone);
         let fixed = [of.rate, of.bias, of.skip].map(Array::clone);
-        self.recur(layer, part, true, tokens, move |[x, dt], rows, states| {
+        self.recur(layer, part, tokens, move |[x, dt], rows, states| {
             let [rate, bias, skip] = &fixed;
             let of = RaggedScan {
                 x,
@@ -208,13 +204,11 @@ impl Step<'_> {
     }
 
     /// A recurrence over arrays `[1, T, ..]`. If rows keep a part of the step, it runs again over
-    /// the tokens that they keep. `is_fused`: it is one operation, and not many plain ones. Those are not captured on CUDA:
-    /// launched again, they gave other numbers there.
+    /// the tokens that they keep.
     pub(crate) fn recur<const N: usize>(
         &mut self,
         layer: usize,
         part: usize,
-        is_fused: bool,
         tokens: [Array; N],
         run: impl Fn(
             [&Array; N],
@@ -237,8 +231,7 @@ impl Step<'_> {
                 found.name()
             )));
         }
-        let is_captured = is_fused || fast::form(Op::Delta)? != Form::Cuda;
-        let has_kernel = is_captured && has_kernel(Op::Delta, tokens[0].dtype())?;
+        let has_kernel = has_kernel(Op::Delta, tokens[0].dtype())?;
         if let Some(own) = self.own_state(layer, part, has_kernel)? {
             let states = own.states(own.pool.clone());
             let (y, end) = run(tokens.each_ref(), &self.ragged_rows(), Some(states))?;

@@ -30,7 +30,7 @@ extern "C" int mlxrs_fast_gated_delta(mlx_array* y, mlx_array* after, mlxrs_gate
         mlx_array_get_(of.qkv), mlx_array_get_(of.a),     mlx_array_get_(of.b),     mlx_array_get_(of.rate),
         mlx_array_get_(of.bias), mlx_array_get_(of.state), mlx_array_get_(of.widths)};
     bool one = in.a.shape(2) == in.state.shape(1);
-    run(y, after, in, {one ? ops::Rule::delta : ops::Rule::channels, of.key_heads, 0, of.most}, mlx_stream_get_(s));
+    run(y, after, in, {one ? ops::Rule::delta : ops::Rule::channels, of.key_heads, 0, of.most, of.bound}, mlx_stream_get_(s));
   });
 }
 
@@ -50,7 +50,7 @@ extern "C" int mlxrs_fast_ragged_delta(
     ops::RaggedDeltaInputs in{
         mlx_array_get_(of.qkv), a, b, mlx_array_get_(of.rate), mlx_array_get_(of.bias), b.shape(2), key_dim, ops::Ragged::of(rows)};
     auto rule = a.shape(2) == b.shape(2) ? ops::Rule::delta : ops::Rule::channels;
-    run_ragged(res, in, {rule, of.key_heads, 0, of.most}, mlx_stream_get_(s));
+    run_ragged(res, in, {rule, of.key_heads, 0, of.most, of.bound}, mlx_stream_get_(s));
   });
 }
 

@@ -26,6 +26,8 @@ struct DeltaSettings {
   int key_heads;
   // The bounds of the scan's time step. For the delta rule `most` is the largest beta.
   float least = 0, most = 0;
+  // The delta rule: 0, or the negative number above which the logarithm of a decay stays.
+  float bound = 0;
 
   bool operator==(const DeltaSettings&) const = default;
 };

@@ -117,12 +117,14 @@ Arrays delta_plainly(const DeltaInputs& in, const DeltaSettings& settings, mx::S
     auto split = mx::reshape(mx::where(real, x, zero, s), {rows, tokens, heads, x.shape(2) / heads}, s);
     return mx::swapaxes(split, 1, 2, s);
   };
-  auto step = mx::logaddexp(mx::add(wide(in.a), in.bias, s), zero, s);
+  auto input = mx::add(wide(in.a), in.bias, s), step = mx::logaddexp(input, zero, s);
   if (scans) {
     step = mx::clip(step, mx::array(settings.least), mx::array(settings.most), s);
   }
   auto rate = settings.rule == Rule::channels ? mx::repeat(in.rate, dim, 0, s) : in.rate;
-  auto decay = by_head(mx::negative(mx::multiply(step, rate, s), s));
+  auto decay = by_head(
+      settings.bound < 0 ? mx::multiply(mx::sigmoid(mx::multiply(input, rate, s), s), mx::array(settings.bound), s)
+                         : mx::negative(mx::multiply(step, rate, s), s));
   auto beta = by_head(scans ? step : mx::multiply(mx::sigmoid(wide(in.b), s), mx::array(settings.most), s));
   // With a decay for each channel the products within a chunk have an axis more, so chunks are smaller.
   int n = 1, most = settings.rule == Rule::channels ? 16 : 64;

@@ -52,12 +52,18 @@ DeltaTasks::Factors DeltaTasks::factors(long tokens) const {
   of.beta.resize(tokens * heads_);
   share(static_cast<uint32_t>(tokens), 40.0 * tokens * of.of_token, [&](uint32_t token) {
     for (long i = 0; i < of.of_token; i++) {
-      float step = softplus(to_float_(a, token * of.of_token + i) + biases[i]);
+      float input = to_float_(a, token * of.of_token + i) + biases[i], rate = rates[i / of.of_head];
+      float& decay = of.decay[token * of.of_token + i];
+      if (settings_.bound < 0) {
+        decay = std::exp(settings_.bound / (1 + std::exp(-rate * input)));
+        continue;
+      }
+      float step = softplus(input);
       if (scans) {
         step = std::clamp(step, settings_.least, settings_.most);
         of.beta[token * heads_ + i] = step;
       }
-      of.decay[token * of.of_token + i] = std::exp(-rates[i / of.of_head] * step);
+      decay = std::exp(-rate * step);
     }
     for (long i = token * heads_; !scans && i < (token + 1) * heads_; i++) {
       of.beta[i] = settings_.most / (1 + std::exp(-to_float_(of.b, i)));

@@ -202,6 +202,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
             widths: c.x(6),
             key_heads: c.int(0),
             most: 1.0,
+            bound: None,
         });
         "fast::scan" => |c| fast::scan(&fast::Scan {
             x: c.x(0),
@@ -229,6 +230,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
                 key_heads: c.int(0),
                 key_dim: c.int(1),
                 most: 1.0,
+                bound: None,
             };
             let to = fast::SlotsAfter::Tokens(c.x(8));
             fast::ragged_delta(&of, &ragged(c, 5, c.int(2)), slots(c, 6, to)).map(pooled)

@@ -23,7 +23,7 @@ struct DeltaArgs {
   void* y; // [rows, tokens, heads value_dim]
   float* after;
   int tokens, width, heads, key_heads, dim, value_dim;
-  float least, most;
+  float least, most, bound;
   bool whole; // queries, keys and decays can be loaded in 16 bytes: aligned, and sizes are multiples of 8
   RaggedArgs rows;
 };

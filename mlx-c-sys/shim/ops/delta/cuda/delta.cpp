@@ -20,7 +20,7 @@ void launch_delta(
   args.bias = launch.read_dense<float>(in[4]);
   args.tokens = x.shape(1), args.width = x.shape(2);
   args.key_heads = settings.key_heads;
-  args.least = settings.least, args.most = settings.most;
+  args.least = settings.least, args.most = settings.most, args.bound = settings.bound;
   bool is_scan = settings.rule == Rule::scan, is_aligned = true;
   for (const void* at : {args.x, args.a}) {
     is_aligned = is_aligned && reinterpret_cast<uintptr_t>(at) % 16 == 0;

@@ -38,6 +38,11 @@ __device__ inline float softplus(float x) {
   return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }
 
+// The decay of the delta rule, from the sum of its input and bias.
+__device__ inline float decay_of(const DeltaArgs& a, float rate, float input) {
+  return expf(a.bound < 0 ? a.bound / (1.0f + expf(-rate * input)) : -rate * softplus(input));
+}
+
 // Loads eight elements from column c on, zeros after the last column. `whole` allows a 16-byte load.
 template <class T>
 __device__ inline void load_eight(const T* from, int c, int dim, bool whole, T (&y)[8]) {
@@ -190,14 +195,13 @@ __device__ void delta(const DeltaArgs& a) {
         for (int j = 0; j < 8; j++) {
           int c = column(i, j);
           float bias = c < a.dim ? a.bias[head * a.dim + c] : 0.0f;
-          decays[i % own.decays][j] = expf(-rate * softplus(wide(own.a[i % own.decays][j]) + bias));
+          decays[i % own.decays][j] = decay_of(a, rate, wide(own.a[i % own.decays][j]) + bias);
         }
       }
       beta = a.most / (1.0f + expf(-own.b));
     } else {
-      float step = softplus(wide(own.a[0][0]) + a.bias[head]);
-      step = R == Rule::scan ? fminf(fmaxf(step, a.least), a.most) : step;
-      decays[0][0] = expf(-rate * step);
+      float input = wide(own.a[0][0]) + a.bias[head], step = fminf(fmaxf(softplus(input), a.least), a.most);
+      decays[0][0] = R == Rule::scan ? expf(-rate * step) : decay_of(a, rate, input);
       beta = R == Rule::scan ? step : a.most / (1.0f + expf(-own.b));
     }
     auto decay = [&](int i, int j) { return R == Rule::channels ? decays[i % own.decays][j] : decays[0][0]; };
