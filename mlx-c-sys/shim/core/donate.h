@@ -18,7 +18,7 @@ bool may_overwrite(const std::vector<mlx::core::array>& in, size_t index);
 // and of the same shape and type (mlxrs_update_in_place).
 mlx::core::array update_in_place(mlx::core::array head, const mlx::core::array& source);
 
-// The operation that writes into its input at the second place, for the primitive that update_in_place makes; null for others.
+// Of a primitive that update_in_place has made: its operation, and the index of the input that it writes. Null for others.
 std::pair<const mlx::core::Primitive*, size_t> updates_in_place(const mlx::core::Primitive& primitive);
 
 // Whether this thread has updated, or has queued an update of, the array's buffer in place.

@@ -1,6 +1,7 @@
 #include "record.h"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 
 #include "core/donate.h"
@@ -46,18 +47,43 @@ bool take_inputs(
   return true;
 }
 
+// While it lives, MLX's cache keeps every buffer that is freed. Threads take turns.
+class KeepFreed {
+ public:
+  KeepFreed() : lock_(guard()), limit_(mx::set_cache_limit(std::numeric_limits<size_t>::max())) {}
+  ~KeepFreed() {
+    mx::set_cache_limit(limit_);
+  }
+  KeepFreed(const KeepFreed&) = delete;
+  KeepFreed& operator=(const KeepFreed&) = delete;
+
+ private:
+  static std::mutex& guard() {
+    static std::mutex all;
+    return all;
+  }
+
+  std::lock_guard<std::mutex> lock_;
+  size_t limit_;
+};
+
 // Creates the state that must exist before the capture: reports, counters and buffers. Whatever a capture creates is
 // initialised only when the graph runs.
 void prepare(const Graph& graph, mx::Stream s) {
+  // Larger results of operations of ours may be those that are written in place, such as the pools of pages.
+  constexpr size_t most_own = 4 << 20;
   prepare_reports(s);
   counters(1, s);
   // MLX's own operations allocate within libmlx, and a new allocation in a capture would become a node of the graph.
-  // These buffers go to MLX's cache when this function returns, and the operations find them there.
+  // These buffers go to MLX's cache when this function returns, and the operations find them there. There are some for our
+  // operations too, which would take those of the others.
   std::vector<mx::array> some;
   for (const auto& node : graph.nodes) {
+    bool is_own = dynamic_cast<ops::Node*>(node.primitive.get()) != nullptr;
     for (size_t i = 0; i < node.shapes.size(); i++) {
-      if (dynamic_cast<ops::Node*>(node.primitive.get()) == nullptr) {
-        allocate(some.emplace_back(node.shapes[i], node.dtypes[i], nullptr, std::vector<mx::array>{}), s);
+      mx::array like(node.shapes[i], node.dtypes[i], nullptr, std::vector<mx::array>{});
+      if (!is_own || like.nbytes() <= most_own) {
+        allocate(some.emplace_back(std::move(like)), s);
       }
     }
   }
@@ -66,9 +92,7 @@ void prepare(const Graph& graph, mx::Stream s) {
 // Keeps buffers for ever that were allocated within a graph that never runs. They have addresses but no memory behind
 // them, so MLX must not give them to other arrays. If the list of allocations is unknown (null), all buffers of the
 // capture are kept.
-void keep_unreal(
-    const std::vector<CUdeviceptr>* allocations, const Graph& graph, const Captured& captured, const Temporaries& temporaries,
-    size_t first) {
+void keep_unreal(const std::vector<CUdeviceptr>* allocations, const Graph& graph, const Captured& captured) {
   static std::mutex guard;
   static auto* kept = new Temporaries;
   std::lock_guard lock(guard);
@@ -93,8 +117,8 @@ void keep_unreal(
       take(output.data_shared_ptr());
     }
   }
-  for (size_t i = first; i < temporaries.size(); i++) {
-    take(temporaries[i]);
+  for (const auto& data : captured.temporaries) {
+    take(data);
   }
 }
 
@@ -166,7 +190,7 @@ bool record(Graph& graph, Captured& captured, mx::cu::CommandEncoder& encoder, C
     }
   }
   if (!is_known || !allocations.empty()) {
-    keep_unreal(is_known ? &allocations : nullptr, graph, captured, temporaries_of(encoder), first);
+    keep_unreal(is_known ? &allocations : nullptr, graph, captured);
   }
   return is_whole && is_known;
 }
@@ -205,6 +229,7 @@ std::shared_ptr<Captured> capture(
   auto s = graph.nodes[0].primitive->stream();
   auto captured = std::make_shared<Captured>();
   size_t before = mx::get_active_memory();
+  KeepFreed keeping;
   try {
     if (!take_inputs(graph, differs, declared, *captured, s)) {
       // For example a KV cache that has grown. The next step may have the same buffers again.
