@@ -196,6 +196,7 @@ struct AttentionArgs {
   int kept;  // the queries of a tile whose results of parts are written to `partial`, a multiple of 4 (attention.cu)
   bool is_cluster; // the blocks of the parts are a cluster
   bool early; // offsets, and slots of positions before them, are older than the kernel before this one
+  bool sorts; // blocks of longer rows come first (decode.cu)
 };
 
 // The most blocks of a cluster that all GPUs with clusters support.

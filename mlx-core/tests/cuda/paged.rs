@@ -514,6 +514,30 @@ fn windows_caps_and_sinks() -> Result<()> {
     check_all(windows.into_iter().chain([has_sinks]))
 }
 
+/// Steps of many rows with few tokens each, which have a kernel of their own: with parts of the keys in several blocks, with
+/// a block for each row, and with more blocks than run at once.
+#[test]
+fn many_rows_with_few_tokens() -> Result<()> {
+    if !on_gpu()? {
+        return Ok(());
+    }
+    let window = |window| Case {
+        window: Some(window),
+        has_sinks: window == 300,
+        soft_cap: (window == 40).then_some(20.0),
+        ..PLAIN
+    };
+    for case in [PLAIN, sized(8, 2, 64), window(300), window(40)] {
+        for rows in [30, 70, 140] {
+            let row = |at: i32| (at * 61 % 997, [1, 1, 4, 1, 0, 2][(at % 6) as usize]);
+            check(case, &(0..rows).map(row).collect::<Vec<_>>())?;
+            let single: Vec<_> = (0..rows).map(|at| (at * 61 % 997, 1)).collect();
+            check(case, &single)?;
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn latents_and_packed_rows() -> Result<()> {
     let packed = [4, 8].map(|bits| Case {

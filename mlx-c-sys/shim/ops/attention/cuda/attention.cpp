@@ -95,6 +95,18 @@ void launch_attention(cuda::Launch& launch, cuda::AttentionArgs& args, const mx:
   }
   // Early loads save latency, which many blocks hide anyway.
   args.early = args.early && blocks * args.parts <= many_blocks;
+  // decode.cu was measured on Hopper only, and needs room for two blocks on a multiprocessor.
+  bool is_usual = args.flat.tables != nullptr && !args.adds && args.chunk == 0 && tiles == 1 && dim == value_dim && dim == padded &&
+      padded <= 128 && args.k.token == dim && args.v.token == dim && cuda::is_roomy(launch.generation());
+  if (is_usual && !args.is_cluster && blocks * args.parts > cuda::processors) {
+    constexpr int many_slots = 8 * part_slots, most_rows = 256;
+    args.sorts = args.parts == 1 && blocks > many_blocks && args.slots >= many_slots && args.rows <= most_rows;
+    unsigned shared = static_cast<unsigned>(2 * 2 * part_slots * (padded + 8)) * 2;
+    launch.run_with(
+        shared, "attention/decode", "decode_" + type + "_" + std::to_string(padded),
+        dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(args.parts), static_cast<unsigned>(args.rows)), 256, args);
+    return;
+  }
   auto kernel = "attention_" + type + "_" + std::to_string(padded);
   if (padded == 256 && blocks * args.parts <= cuda::processors) {
     kernel += "_few";

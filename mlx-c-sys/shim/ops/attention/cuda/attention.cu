@@ -22,8 +22,6 @@
 
 namespace mlxrs::cuda {
 
-constexpr int attention_warps = 8, attention_threads = attention_warps * warp_size;
-
 // For heads of at most D elements, a multiple of 8.
 template <class T, int D, int Blocks>
 __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
@@ -35,7 +33,6 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   __shared__ float scores[tile_queries][part_slots + 1];
   __shared__ __align__(16) T weights[tile_queries][part_slots + 8];
   __shared__ float part_most[tile_queries], part_sum[tile_queries];
-  __shared__ bool is_last;
 
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
   int tile = a.by_kv_heads.quotient(blockIdx.x), kv_head = blockIdx.x - tile * a.kv_heads, row = blockIdx.z;
@@ -362,22 +359,11 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
       keep(mine, y, h, most[h], sum[h]);
     }
   }
+  bool is_last = blockIdx.y == 0;
   if (a.is_cluster) {
     wait_for_cluster();
-    is_last = blockIdx.y == 0;
   } else {
-    // The atomic orders the writes of the blocks. The barrier orders the writes of the other threads of this block before
-    // it.
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      uint32_t before;
-      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(a.tickets + index) : "memory");
-      is_last = before == static_cast<uint32_t>(sharing - 1);
-      if (is_last) {
-        a.tickets[index] = 0;
-      }
-    }
-    __syncthreads();
+    is_last = is_last_block(a.tickets + index, sharing);
   }
   if (!is_last) {
     if (a.is_cluster) {
@@ -386,65 +372,20 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     }
     return;
   }
-  auto load = [&](int c, int at) {
-    c -= first_part;
-    return a.is_cluster ? of_block(reinterpret_cast<const float4*>(mine + at), c) : __ldcg(reinterpret_cast<const float4*>(memory + c * of_part + at));
-  };
-  // One block merges the parts, up to 64 at a time. Their factors are in its shared memory.
-  constexpr int parts_at_a_time = 64, tasks = tile_queries * (D / 4) / attention_threads > 1 ? tile_queries * (D / 4) / attention_threads : 1;
-  static_assert(parts_at_a_time * 2 * tile_queries * sizeof(float) <= sizeof(values));
-  float* factors = reinterpret_cast<float*>(values) + (a.is_cluster ? of_part : 0); // [parts_at_a_time][old and fresh][kept]
-  int some = min(tile_queries, queries - first);
-  float joined_most = nothing, joined_sum = 0;
-  float4 all[tasks] = {};
-  begin = first_part, end = begin + count;
-  for (int from = begin; from < end; from += parts_at_a_time) {
-    int until = min(from + parts_at_a_time, end);
-    __syncthreads();
-    for (int i = threadIdx.x; i < (until - from) * 2 * a.kept / 4; i += attention_threads) {
-      reinterpret_cast<float4*>(factors)[i] = load(from + i / (a.kept / 2), of_scores + i % (a.kept / 2) * 4);
-    }
-    __syncthreads();
-    if (threadIdx.x < some) {
-      for (int c = 0; c < until - from; c++) {
-        float* at = factors + 2 * c * a.kept + threadIdx.x;
-        float of_part_most = at[0], larger = fmaxf(joined_most, of_part_most);
-        float old = weight_of(joined_most, larger), fresh = weight_of(of_part_most, larger);
-        joined_sum = joined(joined_sum, old, at[a.kept], fresh);
-        at[0] = old, at[a.kept] = fresh;
-        joined_most = larger;
-      }
-      if (until == end) {
-        part_sum[threadIdx.x] = last_factor(first + threadIdx.x, joined_most, joined_sum);
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < tasks; i++) {
-      int task = threadIdx.x + i * attention_threads, query = task / (D / 4), d = task % (D / 4) * 4;
-      if (query >= some) {
-        break;
-      }
-#pragma unroll 4
-      for (int c = 0; c < until - from; c++) {
-        float4 own = load(from + c, query * D + d);
-        float old = factors[2 * c * a.kept + query], fresh = factors[(2 * c + 1) * a.kept + query];
-        all[i].x = joined(all[i].x, old, own.x, fresh);
-        all[i].y = joined(all[i].y, old, own.y, fresh);
-        all[i].z = joined(all[i].z, old, own.z, fresh);
-        all[i].w = joined(all[i].w, old, own.w, fresh);
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < tasks; i++) {
-    int task = threadIdx.x + i * attention_threads, query = task / (D / 4), d = task % (D / 4) * 4;
-    if (query < some && d < value_dim) {
-      float factor = part_sum[query];
-      uint2 both = {pair<T>(all[i].x * factor, all[i].y * factor), pair<T>(all[i].z * factor, all[i].w * factor)};
-      *reinterpret_cast<uint2*>(result(first + query, d)) = both;
-    }
-  }
+  static_assert(merge_bytes <= sizeof(values));
+  float* factors = reinterpret_cast<float*>(values) + (a.is_cluster ? of_part : 0);
+  merge_parts<D>(
+      count, min(tile_queries, queries - first), a.kept, factors, part_sum,
+      [&](int c, int at) {
+        return a.is_cluster ? of_block(reinterpret_cast<const float4*>(mine + at), c)
+                            : __ldcg(reinterpret_cast<const float4*>(memory + c * of_part + at));
+      },
+      [&](int query, float most, float sum) { return last_factor(first + query, most, sum); },
+      [&](int query, int d, float4 y) {
+        if (d < value_dim) {
+          *reinterpret_cast<uint2*>(result(first + query, d)) = {pair<T>(y.x, y.y), pair<T>(y.z, y.w)};
+        }
+      });
   if (a.is_cluster) {
     // The other blocks may end.
     arrive_at_cluster();

@@ -9,6 +9,8 @@
 namespace mlxrs::cuda {
 
 constexpr int tile_queries = 16, part_slots = 64;
+// The threads of a block of attention.cu and decode.cu.
+constexpr int attention_warps = 8, attention_threads = attention_warps * warp_size;
 constexpr float nothing = -INFINITY;
 
 // The tokens of a row of a step.
@@ -120,6 +122,86 @@ __device__ inline float factor_of(const float* sinks, int head, float most, floa
     return sum > 0 ? old / sum : 0.0f;
   }
   return sum > 0 ? 1.0f / sum : 0.0f;
+}
+
+// Whether this block is the last of `sharing` blocks with a counter that ends. What the others wrote before is visible then.
+__device__ inline bool is_last_block(uint32_t* ticket, int sharing) {
+  __shared__ bool is_last;
+  // The atomic orders the writes of the blocks. The barrier orders the writes of the other threads of this block before
+  // it.
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(ticket) : "memory");
+    is_last = before == static_cast<uint32_t>(sharing - 1);
+    if (is_last) {
+      *ticket = 0;
+    }
+  }
+  __syncthreads();
+  return is_last;
+}
+
+// The parts that a block merges at a time, and the bytes of shared memory for their factors.
+constexpr int merged_parts = 64, merge_bytes = merged_parts * 2 * tile_queries * static_cast<int>(sizeof(float));
+
+// Merges `count` parts of `some` queries, from the first to the last. A part has the values (D for each of `kept` queries),
+// the largest scores and the sums; `load(part, at)` reads four numbers of it. `factors` has merge_bytes, and
+// `of_query` a number for each query. `factor` turns merged values into a result, and `write` takes four numbers of it. All
+// threads of a block of attention_threads call it.
+template <int D, class Load, class Factor, class Write>
+__device__ inline void merge_parts(
+    int count, int some, int kept, float* factors, float (&of_query)[tile_queries], const Load& load, const Factor& factor,
+    const Write& write) {
+  constexpr int tasks = tile_queries * (D / 4) / attention_threads > 1 ? tile_queries * (D / 4) / attention_threads : 1;
+  float joined_most = nothing, joined_sum = 0;
+  float4 all[tasks] = {};
+  for (int from = 0; from < count; from += merged_parts) {
+    int parts = min(count - from, merged_parts);
+    __syncthreads();
+    for (int i = threadIdx.x; i < parts * 2 * kept / 4; i += attention_threads) {
+      reinterpret_cast<float4*>(factors)[i] = load(from + i / (kept / 2), kept * D + i % (kept / 2) * 4);
+    }
+    __syncthreads();
+    if (threadIdx.x < some) {
+      for (int c = 0; c < parts; c++) {
+        float* at = factors + 2 * c * kept + threadIdx.x;
+        float of_part = at[0], larger = fmaxf(joined_most, of_part);
+        float old = weight_of(joined_most, larger), fresh = weight_of(of_part, larger);
+        joined_sum = joined(joined_sum, old, at[kept], fresh);
+        at[0] = old, at[kept] = fresh;
+        joined_most = larger;
+      }
+      if (from + parts == count) {
+        of_query[threadIdx.x] = factor(threadIdx.x, joined_most, joined_sum);
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < tasks; i++) {
+      int task = threadIdx.x + i * attention_threads, query = task / (D / 4), d = task % (D / 4) * 4;
+      if (query >= some) {
+        break;
+      }
+#pragma unroll 4
+      for (int c = 0; c < parts; c++) {
+        float4 own = load(from + c, query * D + d);
+        float old = factors[2 * c * kept + query], fresh = factors[(2 * c + 1) * kept + query];
+        all[i].x = joined(all[i].x, old, own.x, fresh);
+        all[i].y = joined(all[i].y, old, own.y, fresh);
+        all[i].z = joined(all[i].z, old, own.z, fresh);
+        all[i].w = joined(all[i].w, old, own.w, fresh);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < tasks; i++) {
+    int task = threadIdx.x + i * attention_threads, query = task / (D / 4), d = task % (D / 4) * 4;
+    if (query < some) {
+      float of = of_query[query];
+      write(query, d, make_float4(all[i].x * of, all[i].y * of, all[i].z * of, all[i].w * of));
+    }
+  }
 }
 
 // Loads four 8 x 8 matrices, transposed. Each group of eight threads passes the row addresses of one matrix. Of matrix
