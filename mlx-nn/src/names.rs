@@ -245,10 +245,10 @@ fn changed_shape(
                 part,
                 is_bias,
             } => {
-                let axis = Rows::axis(*is_bias, shape.len());
+                let axis = rows.axis(*is_bias, shape.len());
                 let part = rows.part_shape(&shape, axis, *part);
                 part.ok_or_else(|| {
-                    let Rows { groups, parts } = rows;
+                    let Rows { groups, parts, .. } = rows;
                     format!("{shape:?} cannot be split into {groups} groups of {parts:?} rows")
                 })?
             }
@@ -277,7 +277,7 @@ fn changed(mut array: Array, changes: &[Change]) -> Result<Array> {
                 rows,
                 part,
                 is_bias,
-            } => rows.split(&array, Rows::axis(*is_bias, array.ndim()), *part)?,
+            } => rows.split(&array, rows.axis(*is_bias, array.ndim()), *part)?,
         };
     }
     Ok(array)

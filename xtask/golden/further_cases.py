@@ -82,6 +82,13 @@ def olmo_hybrid():
         change=published,
     )
     yield late_case(
+        "olmo_hybrid_thirds",
+        "convolutions in three equal parts, as transformers writes them, though values have more channels than keys",
+        config,
+        [Q_NORM, mutation("dt_bias", fill={"linear_attn.dt_bias": 0.0})],
+        spreads=spreads,
+    )
+    yield late_case(
         "olmo_hybrid_rope",
         "a rope, biases of attention, beta up to 1, as many key heads as value heads; names of transformers",
         {key: value for key, value in config.items() if key != "rope_parameters"}

@@ -262,6 +262,17 @@ def bnb_nf4(path, tensor):
     return {f"{path}.weight": codes} | files, F.dequantize_4bit(codes, state).float()
 
 
+def bnb_nf4_stored(path, tensor):
+    """The same codes with plain scales, whose bytes the file holds as numbers of bfloat16. The program's CPU code needs blocks
+    that are within a row.
+    """
+    import bitsandbytes.functional as F
+
+    codes, state = F.quantize_4bit(tensor, blocksize=32, quant_type="nf4", quant_storage=torch.bfloat16)
+    files = {f"{path}.weight.{name}": value for name, value in state.as_dict(packed=True).items()}
+    return {f"{path}.weight": codes} | files, F.dequantize_4bit(codes, state).float()
+
+
 def bnb_int8(path, tensor):
     import bitsandbytes.functional as F
 
@@ -454,6 +465,13 @@ def cases():
         llama(**SMALL),
         bnb | four | {"load_in_4bit": True, "load_in_8bit": False},
         bnb_nf4,
+        version("bitsandbytes"),
+    )
+    storage = {"bnb_4bit_quant_storage": "bfloat16", "bnb_4bit_use_double_quant": False}
+    yield "nf4_bf16_llama", Case(
+        llama(**SMALL | {"hidden_size": 32, "intermediate_size": 32}),
+        bnb | four | storage | {"load_in_4bit": True, "load_in_8bit": False},
+        bnb_nf4_stored,
         version("bitsandbytes"),
     )
     neox = {"hidden_act": "gelu", "layer_norm_eps": 0.02, "rotary_emb_base": 10000, "rotary_pct": 0.5}

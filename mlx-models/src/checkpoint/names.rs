@@ -22,6 +22,9 @@ const OTHER_TOWERS: [&str; 16] = [
     "sound_",
 ];
 
+/// The parts of a decoder without its output head.
+const BARE: [&str; 3] = ["embed_tokens.", "layers.", "norm."];
+
 /// Maps the names in a model's files to those of its parameters, and back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Names {
@@ -38,13 +41,9 @@ impl Names {
         }
     }
 
-    /// The names in the files of a family. `nested` means that the files are those of a multimodal
-    /// checkpoint.
-    pub(crate) fn new(nested: bool, family: Rules) -> Self {
-        Self {
-            prefixes: prefixes(nested),
-            family,
-        }
+    /// The names in files, to which the rules `prefixes` apply before those of the family.
+    pub(crate) const fn new(prefixes: Rules, family: Rules) -> Self {
+        Self { prefixes, family }
     }
 
     /// The rules for published checkpoints and adapters.
@@ -64,8 +63,9 @@ impl Names {
 }
 
 /// The rules that every family applies before its own: buffers that are not weights are dropped; in a checkpoint with a
-/// `text_config`, the other towers are dropped too and the prefixes of the text model are removed.
-pub(crate) fn prefixes(nested: bool) -> Rules {
+/// `text_config`, the other towers are dropped too and the prefixes of the text model are removed. `bare` files get the
+/// prefix `model.`.
+pub(crate) fn prefixes(nested: bool, bare: bool) -> Rules {
     let mut rules = vec![Rule::drop(
         "*rotary_emb.inv_freq",
         "computed from config.json",
@@ -77,5 +77,19 @@ pub(crate) fn prefixes(nested: bool) -> Rules {
     }
     rules.push(Rule::rename("model.language_model.*", "model.*"));
     rules.push(Rule::rename("language_model.*", "*"));
+    for part in BARE.iter().filter(|_| bare) {
+        rules.push(Rule::rename(&format!("{part}*"), &format!("model.{part}*")));
+    }
     Rules::from(rules)
+}
+
+/// Whether the files are those of a decoder without its output head, as models for embeddings are published: their names
+/// lack the prefix `model.`.
+pub(crate) fn are_bare<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
+    let mut has_embedding = false;
+    let has_prefix = names.any(|name| {
+        has_embedding |= name.starts_with(BARE[0]);
+        name.starts_with("model.")
+    });
+    has_embedding && !has_prefix
 }

@@ -24,6 +24,9 @@ const EXPERTS: ExpertsDefaults = ExpertsDefaults {
     norm_topk_prob: Some(true),
 };
 
+/// What the sum of the chosen probabilities is increased by. No config has a key for it.
+const ADDED_TO_SUM: f32 = 1e-6;
+
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     let c = source.config;
     let mut config = lfm2::config(c, &DEFAULTS)?;
@@ -40,6 +43,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
             false => Correction::None,
         },
         norm_topk_prob: c.or("norm_topk_prob", true)?,
+        added_to_sum: ADDED_TO_SUM,
         scale: Some(c.positive("routed_scaling_factor", Some(1.0))? as f32),
         ..experts.routing
     };

@@ -7,7 +7,7 @@ use mlx_nn::{Checkpoint, FillOptions, Path, Visit, fill_lazily};
 use serde_json::Value;
 
 use crate::checkpoint::Weights;
-use crate::checkpoint::names::{Names, prefixes};
+use crate::checkpoint::names::{Names, are_bare, prefixes};
 use crate::checkpoint::stored::{self, Format, Reading, StoredTensors};
 use crate::checkpoint::ternary::{self, Ternary};
 use crate::checkpoint::tied_head::HeadTensors;
@@ -113,7 +113,9 @@ fn assemble(
     // Multimodal checkpoints describe their text model in `text_config`; some keys stay outside.
     let text = outer.object("text_config")?;
     let nested = text.is_some();
-    let mut published = Checkpoint::new(label, weights.model, &prefixes(nested))?;
+    let bare = are_bare(weights.model.iter().flat_map(|file| file.names()));
+    let prefixes = prefixes(nested, bare);
+    let mut published = Checkpoint::new(label, weights.model, &prefixes)?;
     let mut gguf = None;
     if let Some(tensors) = weights.gguf {
         gguf = Some(tensors.described().to_owned());
@@ -171,7 +173,7 @@ fn assemble(
         Some(ternary) => ternary.rules().and(&rules),
         None => rules,
     };
-    let names = Names::new(nested, rules);
+    let names = Names::new(prefixes, rules);
     let mut rules = names.published();
     let mut tensors = published.with_rules(&rules)?;
     let head = match tied {

@@ -113,6 +113,26 @@ fn older_files_and_options_of_rwkv7() {
     assert_eq!(logits(&config, &bare), expected);
 }
 
+/// Models for embeddings are published without the output head and without the prefix `model.`.
+#[test]
+fn names_without_the_prefix() {
+    let case = Case::all()
+        .into_iter()
+        .find(|case| case.name == "llama_tied")
+        .unwrap();
+    let config = case.config("config.json");
+    let bare = tensors(&case).into_iter();
+    let bare: Vec<_> = bare
+        .map(|(name, array)| (name.strip_prefix("model.").unwrap().to_owned(), array))
+        .collect();
+    same_as_golden(&case, "llama", config.clone(), &bare);
+    // An output head of its own is still required.
+    let mut untied = config;
+    untied["tie_word_embeddings"] = false.into();
+    let error = loaded("llama", untied, &bare).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("lm_head.weight"), "{error}");
+}
+
 #[test]
 fn internlm2_is_llama_under_other_names() {
     let case = Case::all()

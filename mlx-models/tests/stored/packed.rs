@@ -13,7 +13,7 @@ use super::{check_logprobs, digests, expected, folder, json, loaded};
 /// shows.
 type Case = (&'static str, Option<(QuantMode, i32, i32)>, &'static str);
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     (
         "awq_llama",
         Some((QuantMode::Affine, 4, 128)),
@@ -57,6 +57,11 @@ const CASES: [Case; 14] = [
     ),
     (
         "nf4_llama",
+        None,
+        "4-bit codes of bitsandbytes, dequantised to",
+    ),
+    (
+        "nf4_bf16_llama",
         None,
         "4-bit codes of bitsandbytes, dequantised to",
     ),

@@ -21,6 +21,8 @@ pub struct Routing {
     pub norm_topk_prob: bool,
     /// The lower bound of the sum that weights are divided by.
     pub least_sum: f32,
+    /// A number that is added to that sum.
+    pub added_to_sum: f32,
     /// Weights are multiplied by this.
     pub scale: Option<f32>,
 }
@@ -97,6 +99,7 @@ impl Routing {
             groups: None,
             norm_topk_prob,
             least_sum: 0.0,
+            added_to_sum: 0.0,
             scale: None,
         }
     }
@@ -132,15 +135,25 @@ impl Routing {
             top: of.top,
             two_best: of.score == GroupScore::TwoBest,
         });
+        // The fused operation adds nothing to the sum.
+        let adds = self.norm_topk_prob && self.added_to_sum != 0.0;
+        let scale = match adds {
+            true => 1.0,
+            false => self.scale.unwrap_or(1.0),
+        };
         let how = Route {
             top_k,
             sigmoid,
-            norm: self.norm_topk_prob,
+            norm: self.norm_topk_prob && !adds,
             least_sum: self.least_sum,
-            scale: self.scale.unwrap_or(1.0),
+            scale,
             groups,
         };
-        fast::route(scores, correction, &how)
+        let (experts, weights) = fast::route(scores, correction, &how)?;
+        match adds {
+            true => Ok((experts, self.scaled(&weights)?)),
+            false => Ok((experts, weights)),
+        }
     }
 
     /// [`Routing::choose`] of [`Scoring::SigmoidOfChosen`] and [`Scoring::SqrtSoftplus`], without groups. A softmax has
@@ -183,10 +196,20 @@ impl Routing {
     /// The shapes do not fit, or weights depend on more than an expert's own score.
     pub fn weights(&self, scores: &Array, experts: &Array) -> Result<Array> {
         let scores = scores.astype(DType::F32)?;
-        let weights = self.probabilities(&scores.take_along_axis(experts, -1)?)?;
+        self.scaled(&self.probabilities(&scores.take_along_axis(experts, -1)?)?)
+    }
+
+    /// The weights of the probabilities `[N, top_k]` of chosen experts.
+    fn scaled(&self, probabilities: &Array) -> Result<Array> {
         let weights = match self.norm_topk_prob {
-            true => weights.divide(weights.sum(-1, true)?.maximum(self.least_sum)?)?,
-            false => weights,
+            true => {
+                let mut sum = probabilities.sum(-1, true)?.maximum(self.least_sum)?;
+                if self.added_to_sum != 0.0 {
+                    sum = sum.add(self.added_to_sum)?;
+                }
+                probabilities.divide(sum)?
+            }
+            false => probabilities.clone(),
         };
         match self.scale {
             Some(scale) => weights.multiply(scale),
@@ -204,5 +227,43 @@ impl Routing {
                 Err(Error::new(ErrorKind::Unsupported, message))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where probabilities are as small as the number that is added to their sum.
+    #[test]
+    fn a_number_is_added_to_the_sum() {
+        let routing = Routing {
+            scoring: Scoring::Sigmoid,
+            added_to_sum: 1e-6,
+            scale: Some(2.0),
+            ..Routing::softmax(true)
+        };
+        let scores = Array::from_slice(&[-20.0f32, -14.0, -13.0, -30.0], &[1, 4]).unwrap();
+        let (experts, weights) = routing.choose(&scores, None, 2).unwrap();
+        let mut found: Vec<(u32, f32)> = {
+            let experts: Vec<u32> = experts.astype(DType::U32).unwrap().to_vec().unwrap();
+            experts.into_iter().zip(weights.to_vec().unwrap()).collect()
+        };
+        found.sort_by_key(|&(expert, _)| expert);
+        let probability = |score: f64| 1.0 / (1.0 + (-score).exp());
+        let sum = probability(-14.0) + probability(-13.0) + 1e-6;
+        for (at, (expert, score)) in [(1, -14.0), (2, -13.0)].into_iter().enumerate() {
+            assert_eq!(found[at].0, expert);
+            let expected = 2.0 * probability(score) / sum;
+            assert!(
+                (f64::from(found[at].1) - expected).abs() < 1e-6,
+                "{found:?}"
+            );
+        }
+        let weights = routing.weights(&scores, &experts).unwrap();
+        let again: Vec<f32> = weights.to_vec().unwrap();
+        let all: f32 = again.iter().sum();
+        let expected = 2.0 * (sum - 1e-6) / sum;
+        assert!((f64::from(all) - expected).abs() < 1e-6, "{again:?}");
     }
 }

@@ -230,7 +230,7 @@ impl<T: Clone> Gather<T> {
                 ..
             } => {
                 let parts = all(parts)?;
-                rows.join(&parts, Rows::axis(*is_bias, parts[0].ndim()))
+                rows.join(&parts, rows.axis(*is_bias, parts[0].ndim()))
             }
         }
         .map(Some)
@@ -287,7 +287,7 @@ impl<T> Composition<T> {
                 if !missing.is_empty() {
                     return Ok(Err(format!("without {}", missing.join(", "))));
                 }
-                let axis = Rows::axis(*is_bias, first.len());
+                let axis = rows.axis(*is_bias, first.len());
                 let mut joined = first.clone();
                 joined[axis] = shapes
                     .iter()

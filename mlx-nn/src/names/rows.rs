@@ -14,13 +14,18 @@ pub(super) struct Rows {
     /// The rows of each part in a group. For a tensor with fewer rows, such as scales of blocks, only the proportions
     /// matter.
     pub parts: Vec<i32>,
+    /// Whether the rows are the first axis, as the channels of a convolution are.
+    pub first: bool,
 }
 
 impl Rows {
     /// The axis of rows in an array with `ndim` axes: the last but one for matrices, their scales and stacks of them,
     /// and the last for a bias.
-    pub fn axis(is_bias: bool, ndim: usize) -> usize {
-        ndim.saturating_sub(if is_bias { 1 } else { 2 })
+    pub fn axis(&self, is_bias: bool, ndim: usize) -> usize {
+        match self.first {
+            true => 0,
+            false => ndim.saturating_sub(if is_bias { 1 } else { 2 }),
+        }
     }
 
     /// The first row of each part of a group, and the end of the last part, for an axis of `n`

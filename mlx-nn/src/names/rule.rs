@@ -120,6 +120,7 @@ impl Rule {
         let rows = Rows {
             groups,
             parts: parts.iter().map(|&(_, rows)| rows).collect(),
+            first: false,
         };
         let to = parts.iter().map(|&(to, _)| Pattern::new(to)).collect();
         Self::new(from, Action::Split(rows, to)).checked()
@@ -143,9 +144,34 @@ impl Rule {
         let rows = Rows {
             groups: 1,
             parts: parts.iter().map(|&(_, rows)| rows).collect(),
+            first: false,
         };
         let from = parts.iter().map(|&(name, _)| Pattern::new(name)).collect();
         let rule = Self::new(to, Action::Split(rows, from)).checked();
+        rule.inverse().expect("splitting can be undone")
+    }
+
+    /// The first axis of the tensor is those of several others, in order: their names, and their sizes there. For
+    /// convolutions, whose channels are the first axis.
+    ///
+    /// # Panics
+    /// The names have different placeholders, or a number is not positive.
+    pub fn split_channels(from: &str, parts: &[(&str, i32)]) -> Self {
+        let rows = Rows {
+            groups: 1,
+            parts: parts.iter().map(|&(_, size)| size).collect(),
+            first: true,
+        };
+        let to = parts.iter().map(|&(name, _)| Pattern::new(name)).collect();
+        Self::new(from, Action::Split(rows, to)).checked()
+    }
+
+    /// The tensors are parts of the first axis of another: the inverse of [`split_channels`](Self::split_channels).
+    ///
+    /// # Panics
+    /// The names have different placeholders, or a number is not positive.
+    pub fn concat_channels(parts: &[(&str, i32)], to: &str) -> Self {
+        let rule = Self::split_channels(to, parts);
         rule.inverse().expect("splitting can be undone")
     }
 
@@ -157,6 +183,7 @@ impl Rule {
         let rows = Rows {
             groups: 1,
             parts: vec![1; to.len()],
+            first: false,
         };
         let to = to.iter().map(|name| Pattern::new(name)).collect();
         Self::new(from, Action::Split(rows, to)).checked()

@@ -1,6 +1,7 @@
 //! bitsandbytes. 4 bits (nf4, fp4; arXiv:2305.14314): `weight` U8 `[out * in / 2, 1]` has two codes
 //! in a byte, the first in the high half, which index `weight.quant_map`; `weight.absmax` is the
-//! scale of a block of consecutive numbers. With double quantisation `absmax` is U8 codes of
+//! scale of a block of consecutive numbers. The bytes may also be stored as numbers of another dtype
+//! (`bnb_4bit_quant_storage`). With double quantisation `absmax` is U8 codes of
 //! `nested_quant_map`, scaled by `nested_absmax`, plus an offset. Shape and block are in JSON. The
 //! codes are not evenly spaced, so the matrices become dense.
 //!
@@ -30,8 +31,11 @@ pub(super) fn decoded(
     let mut integers = Vec::new();
     for path in tensors.modules("weight") {
         let weight = format!("{path}.weight");
+        let has_state = STATES
+            .iter()
+            .any(|state| tensors.have(&format!("{weight}.quant_state.{state}")));
         match tensors.info(&weight)? {
-            Some(("U8", _)) => {
+            Some((stored, _)) if stored == "U8" || has_state => {
                 let made = four(tensors, entry, path, dtype, &mut decoded)?;
                 decoded.made.push(made);
             }
@@ -94,8 +98,15 @@ fn four(
     };
     let blocks = |n: i64, size: i32| (n + i64::from(size) - 1) / i64::from(size);
     let n = blocks(numbers, block);
+    let bytes = (numbers + 1) / 2;
+    let (stored, size) = match tensors.info(&name(""))? {
+        Some(("BF16", _)) => ("BF16", 2),
+        Some(("F16", _)) => ("F16", 2),
+        Some(("F32", _)) => ("F32", 4),
+        _ => ("U8", 1),
+    };
     let mut of = vec![
-        check(&name(""), &["U8"], (numbers + 1) / 2)?,
+        check(&name(""), &[stored], blocks(bytes, size))?,
         check(&name(".quant_map"), &["F32"], 16)?,
     ];
     match nested {
@@ -117,7 +128,7 @@ fn four(
         keeps: false,
         make: Box::new(move |parts| {
             // The high half of a byte comes first.
-            let bytes = parts[0].reshape(&[-1, 1])?;
+            let bytes = parts[0].contiguous()?.view(DType::U8)?.reshape(&[-1, 1])?;
             let pairs = nibbles(&bytes)?;
             let codes = pairs.take(&Array::from_slice(&[1, 0], &[2])?, 1)?;
             let codes = codes.reshape(&[-1])?.slice_axis(0, 0, numbers)?;

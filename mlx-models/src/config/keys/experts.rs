@@ -219,6 +219,7 @@ pub(crate) fn routed_experts(
             }
         },
         least_sum: 0.0,
+        added_to_sum: 0.0,
         scale: Some(c.positive("routed_scaling_factor", Some(defaults.scale))? as f32),
     };
     let shared = c.size("n_shared_experts", Some(defaults.shared))?;
@@ -242,6 +243,7 @@ pub(crate) fn corrected_routing(
         groups: groups(c, experts, Some((1, 1, GroupScore::TwoBest)))?,
         norm_topk_prob: c.or("norm_topk_prob", normed)?,
         least_sum: 0.0,
+        added_to_sum: 0.0,
         scale: Some(c.positive("routed_scaling_factor", Some(1.0))? as f32),
     })
 }
