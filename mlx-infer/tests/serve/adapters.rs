@@ -6,7 +6,7 @@ use mlx_infer::LoadedModel;
 use mlx_infer::serve::{PoolOptions, PooledModel};
 use serde_json::{Value, json};
 
-use crate::client::{Answer, TestServer};
+use crate::client::{Answer, SERVER, TestServer};
 
 fn testdata(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
@@ -206,6 +206,13 @@ fn without_a_folder_of_adapters_none_come_or_go() {
         "--adapters-dir",
     );
     assert_eq!(server.get("/lora-adapters").json()[0]["name"], "sport");
+    // A server without adapters says so.
+    let scales = json!([{"id": 0, "scale": 1}]);
+    refused(
+        &SERVER.post("/lora-adapters", &scales),
+        400,
+        "the id 0; there are: none",
+    );
 }
 
 /// Adapters are there again after the model was unloaded.

@@ -259,12 +259,17 @@ fn faults_of_embeddings_are_told() {
     );
     refused(
         json!({"input": "x", "dimensions": 100_000}),
-        Value::Null,
-        "dimensions",
+        json!("dimensions"),
+        "1..=192",
+    );
+    refused(
+        json!({"input": "x", "dimensions": 0}),
+        json!("dimensions"),
+        "at least 1",
     );
     refused(
         json!({"input": "x", "prompt_name": "query"}),
-        Value::Null,
+        json!("prompt_name"),
         "no prompts",
     );
     let answer = SERVER.post("/v1/rerank", &json!({"query": "x", "documents": ["y"]}));
