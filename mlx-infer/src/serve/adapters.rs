@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::pool::Pool;
+use super::settings::DEFAULT;
 use super::state::{App, Asked, Shared};
 use crate::engine::listed;
 use crate::error::Error;
@@ -230,8 +231,13 @@ pub(super) fn folder_of(root: Option<&Path>, path: &str) -> Result<PathBuf, ApiE
 /// no adapter for it.
 pub(super) async fn load(app: &Shared, name: String, dir: PathBuf) -> Result<(), ApiError> {
     let pool = one_model(app)?;
-    if name.is_empty() {
-        return Err(ApiError::bad("lora_name", "lora_name must not be empty"));
+    if name.is_empty() || name.contains(char::is_control) {
+        let message = "lora_name must not be empty or have control characters";
+        return Err(ApiError::bad("lora_name", message));
+    }
+    if name == DEFAULT {
+        let message = format!("lora_name: {DEFAULT:?} stands for the model");
+        return Err(ApiError::bad("lora_name", message));
     }
     let app = app.clone();
     let load = tokio::spawn(async move {

@@ -105,6 +105,8 @@ fn adapters_come_and_go() {
     refused(&load("sport", "sport"), 400, "already");
     refused(&load("tiny", "sport"), 400, "already");
     refused(&load("", "sport"), 400, "must not be empty");
+    refused(&load("a\nb", "sport"), 400, "control characters");
+    refused(&load("default", "sport"), 400, "stands for the model");
     refused(&load("x", "absent"), 404, "absent");
     refused(&load("x", "../sport"), 403, "is not in the server's folder");
     refused(
@@ -114,6 +116,11 @@ fn adapters_come_and_go() {
     );
     let other = load("x", "other");
     refused(&other, 400, "no layer of the model has this name");
+    refused(
+        &other,
+        400,
+        "the tensors of the adapter in other do not fit",
+    );
     assert!(
         !other.body.contains(folder.path().to_str().unwrap()),
         "{}",
