@@ -178,6 +178,18 @@ fn usage(counts: &Usage) -> Value {
     })
 }
 
+/// Takes `truncation`. A prompt that is too long is always refused.
+fn take_truncation(fields: &mut Fields) -> Result<(), ApiError> {
+    match fields.take::<String>("truncation")?.as_deref() {
+        None | Some("disabled") => Ok(()),
+        Some("auto") => fields.without_effect("truncation"),
+        Some(other) => {
+            let message = format!("truncation must be auto or disabled, given {other:?}");
+            Err(ApiError::bad("truncation", message))
+        }
+    }
+}
+
 /// Reads the keys. The second value has the settings that the answer repeats, as clients expect. The
 /// third one says whether items of reasoning have `encrypted_content`.
 fn read(
@@ -222,15 +234,7 @@ fn read(
     let reasoning = turn::take_reasoning(fields, &mut kwargs)?;
     let max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
-    match fields.take::<String>("truncation")?.as_deref() {
-        None | Some("disabled") => {}
-        // A prompt that is too long is refused in either case.
-        Some("auto") => fields.without_effect("truncation")?,
-        Some(other) => {
-            let message = format!("truncation must be auto or disabled, given {other:?}");
-            return Err(ApiError::bad("truncation", message));
-        }
-    }
+    take_truncation(fields)?;
     let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
     fields.name_others("text", &text, &["format", "verbosity"])?;
     let format = text.get("format").filter(|format| !format.is_null());
