@@ -104,7 +104,12 @@ pub(crate) fn main() -> ExitCode {
     let given = config::with_file(&flags, given);
     #[cfg(not(feature = "serve"))]
     let given = Ok::<Vec<_>, clap::Error>(given);
-    let found = given.and_then(|given| flags.try_get_matches_from_mut(given));
+    let found = given.and_then(|given| {
+        let found = flags.try_get_matches_from_mut(&given);
+        #[cfg(feature = "serve")]
+        let found = found.map_err(|error| config::of_variable(&flags, &given, error));
+        found
+    });
     let name = found
         .as_ref()
         .ok()

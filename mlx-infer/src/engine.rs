@@ -52,6 +52,8 @@ use self::handle::{Outlet, Ticket, gone};
 use self::jobs::Job;
 use self::load::LoadCounters;
 use self::names::AdapterNames;
+#[cfg(feature = "serve")]
+pub(crate) use self::names::listed;
 use self::thread::{EngineCommand, Inbox};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;

@@ -5,7 +5,9 @@ pub(crate) mod batch;
 pub(crate) mod classify;
 pub(crate) mod embed;
 pub(crate) mod generate;
+mod pack;
 pub(crate) mod score;
+mod shared;
 #[cfg(test)]
 mod tests;
 pub(crate) mod work;
@@ -21,6 +23,7 @@ use self::embed::{
 };
 use self::generate::Generation;
 use self::score::{Score, ScoreOptions, Scoring};
+use self::shared::TextRun;
 use self::work::{TextWork, Together, flow};
 use crate::engine::Tiered;
 use crate::engine::prompt_cache::PromptCache;

@@ -203,7 +203,7 @@ fn find(dir: &Path, model: &dyn Model) -> Result<Found> {
         }
         .unwrap_or_else(|fault| faults.push(format!("{published}: {fault}")));
     }
-    report(&label, "adapter", &faults)?;
+    report(&label, "tensors of the adapter", &faults)?;
     made(
         &label,
         model,

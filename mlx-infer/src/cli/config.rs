@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::builder::BoolishValueParser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, Command, Error};
 use mlx_infer::input::{MAX_TEXT, read_text};
@@ -102,15 +102,43 @@ pub(super) fn with_file(flags: &Command, given: Vec<OsString>) -> Result<Vec<OsS
     // An error that the command line alone does not have comes from the file.
     let parse = |words: &[OsString]| flags.clone().try_get_matches_from(words);
     match parse(&all) {
-        Err(error) if parse(&given).is_ok() => {
-            let text = error.to_string();
-            let text = text.split("\n\nUsage:").next().unwrap_or_default();
-            let text = text.split("\n\nFor more").next().unwrap_or_default();
-            Err(place(
-                text.trim_start_matches("error: ").trim_end().to_owned(),
-            ))
-        }
+        Err(error) if parse(&given).is_ok() => Err(place(message(&error))),
         _ => Ok(all),
+    }
+}
+
+/// The message of an error, without the usage.
+fn message(error: &Error) -> String {
+    let text = error.to_string();
+    let text = text.split("\n\nUsage:").next().unwrap_or_default();
+    let text = text.split("\n\nFor more").next().unwrap_or_default();
+    text.trim_start_matches("error: ").trim_end().to_owned()
+}
+
+/// An error of the command line. If the refused value is that of a variable, its message names the
+/// variable.
+pub(super) fn of_variable(flags: &Command, given: &[OsString], error: Error) -> Error {
+    let text = |kind: ContextKind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let arg = text(ContextKind::InvalidArg).and_then(|arg| arg.strip_prefix("--"));
+    let (Some(arg), Some(value)) = (arg, text(ContextKind::InvalidValue)) else {
+        return error;
+    };
+    let flag = arg.split([' ', '=']).next().unwrap_or(arg);
+    let is_given = given.iter().filter_map(|word| word.to_str()).any(|word| {
+        let word = word.strip_prefix("--");
+        word.is_some_and(|word| word.split('=').next() == Some(flag))
+    });
+    let name = variable(flag);
+    let is_variable = std::env::var_os(&name).is_some_and(|set| set == value);
+    match flags.find_subcommand(SERVE) {
+        Some(serve) if is_variable && !is_given => {
+            let message = format!("{name}: {}", message(&error));
+            serve.clone().error(ErrorKind::ValueValidation, message)
+        }
+        _ => error,
     }
 }
 

@@ -78,11 +78,19 @@ fn of(name: &str, error: &Error) -> Error {
 }
 
 fn unknown(name: &str, known: &[(String, NamedAdapter)]) -> Error {
-    let known: Vec<&str> = known.iter().map(|(name, _)| name.as_str()).collect();
+    let known = known.iter().map(|(name, _)| name.clone());
     Error::argument(format!(
         "there is no adapter {name:?}; there are: {}",
-        known.join(", ")
+        listed(known)
     ))
+}
+
+/// The names of adapters in an error.
+pub(crate) fn listed(names: impl Iterator<Item = String>) -> String {
+    match names.collect::<Vec<_>>() {
+        names if names.is_empty() => "none".to_owned(),
+        names => names.join(", "),
+    }
 }
 
 impl Engine {

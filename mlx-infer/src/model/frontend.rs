@@ -238,12 +238,19 @@ impl Frontend {
     /// The chat template: the checkpoint's own, or the built-in one of its family.
     ///
     /// # Errors
-    /// There is no tokenizer or no template, or it is malformed.
+    /// There is no tokenizer or no template, or it is malformed; or the model is an encoder without
+    /// one.
     pub fn chat_template(&self) -> Result<&ChatTemplate> {
         if let Some(template) = self.template.get() {
             return Ok(template);
         }
-        let template = ChatTemplate::load(&self.files, self.tokenizer()?)?;
+        let template = match ChatTemplate::load(&self.files, self.tokenizer()?) {
+            Ok(template) => template,
+            Err(error) => {
+                self.check_generates()?;
+                return Err(error);
+            }
+        };
         Ok(self.template.get_or_init(|| template))
     }
 

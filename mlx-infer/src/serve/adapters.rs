@@ -7,7 +7,9 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::pool::Pool;
+use super::settings::DEFAULT;
 use super::state::{App, Asked, Shared};
+use crate::engine::listed;
 use crate::error::Error;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
@@ -111,10 +113,8 @@ fn chosen(
             _ => false,
         });
         let Some(adapter) = found else {
-            let ids: Vec<String> = known
-                .iter()
-                .map(|adapter| format!("{} ({:?})", adapter.id, adapter.name))
-                .collect();
+            let ids = known.iter();
+            let ids = ids.map(|adapter| format!("{} ({:?})", adapter.id, adapter.name));
             return Err(bad(format!(
                 "lora: expected the id or the name of an adapter, found {}; there are: {}",
                 match (given.id, &given.name) {
@@ -123,7 +123,7 @@ fn chosen(
                     (None, Some(name)) => format!("the name {name:?}"),
                     (None, None) => "neither".to_owned(),
                 },
-                ids.join(", ")
+                listed(ids)
             )));
         };
         if !given.scale.is_finite() {
@@ -231,8 +231,13 @@ pub(super) fn folder_of(root: Option<&Path>, path: &str) -> Result<PathBuf, ApiE
 /// no adapter for it.
 pub(super) async fn load(app: &Shared, name: String, dir: PathBuf) -> Result<(), ApiError> {
     let pool = one_model(app)?;
-    if name.is_empty() {
-        return Err(ApiError::bad("lora_name", "lora_name must not be empty"));
+    if name.is_empty() || name.contains(char::is_control) {
+        let message = "lora_name must not be empty or have control characters";
+        return Err(ApiError::bad("lora_name", message));
+    }
+    if name == DEFAULT {
+        let message = format!("lora_name: {DEFAULT:?} stands for the model");
+        return Err(ApiError::bad("lora_name", message));
     }
     let app = app.clone();
     let load = tokio::spawn(async move {
@@ -280,11 +285,8 @@ pub(super) async fn unload(app: &Shared, name: String) -> Result<(), ApiError> {
             let mut known = adapters.known();
             let found = known.adapters.iter().position(|own| own.name == name);
             let at = found.ok_or_else(|| {
-                let own: Vec<&str> = known.adapters.iter().map(|own| own.name.as_str()).collect();
-                let message = format!(
-                    "there is no adapter {name:?}; there are: {}",
-                    own.join(", ")
-                );
+                let own = known.adapters.iter().map(|own| own.name.clone());
+                let message = format!("there is no adapter {name:?}; there are: {}", listed(own));
                 ApiError::new(StatusCode::NOT_FOUND, message).with_param("lora_name")
             })?;
             known.adapters.remove(at)

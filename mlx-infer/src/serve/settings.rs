@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 use crate::request::json_options::RequestOptions;
 use crate::serve::http::tls::TlsFiles;
 
+/// The name that stands for the first model, unless a model has it.
+pub(super) const DEFAULT: &str = "default";
+
 /// The settings of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServeOptions {
@@ -74,7 +77,7 @@ impl Default for ServeOptions {
             batch_dir: None,
             adapters_dir: None,
             path_prefix: String::new(),
-            names: vec!["default".to_owned()],
+            names: vec![DEFAULT.to_owned()],
             keys: Vec::new(),
             insecure: false,
             cors_origins: Vec::new(),
@@ -140,6 +143,11 @@ impl ServeOptions {
         if let Some((name, _)) = self.engine.adapters.iter().find(taken) {
             return Err(Error::argument(format!(
                 "adapter {name:?} has the name of the model"
+            )));
+        }
+        if self.engine.adapters.iter().any(|(name, _)| name == DEFAULT) {
+            return Err(Error::argument(format!(
+                "adapter {DEFAULT:?} has a name that stands for the model"
             )));
         }
         if self.keys.iter().any(|key| key.trim().is_empty()) {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::keep_alive::KeepAlive;
 use super::pool::{Lease, Pool};
-use super::settings::ServeOptions;
+use super::settings::{DEFAULT, ServeOptions};
 use crate::backend::rank_here;
 use crate::engine::{Begin, Engine, EngineLoad};
 use crate::model::LoadedModel;
@@ -219,13 +219,15 @@ impl App {
     /// # Errors
     /// Status 404; the message lists the names.
     pub(super) fn asked(&self, asked: Option<&str>) -> Result<Asked, ApiError> {
+        let model_of = |asked: &str| self.pool.names().find(|(name, _)| *name == asked);
         let asked = match asked {
-            None | Some("" | "default") => &self.pool.names_of(0)[0],
+            None | Some("") => &self.pool.names_of(0)[0],
+            Some(DEFAULT) if model_of(DEFAULT).is_none() => &self.pool.names_of(0)[0],
             Some(asked) => asked,
         };
         let adapters = self.pool.adapters().names();
         let adapter = adapters.into_iter().find(|name| name == asked);
-        let named = self.pool.names().find(|(name, _)| *name == asked);
+        let named = model_of(asked);
         let index = match (named, &adapter) {
             (Some((_, index)), _) => index,
             // Adapters are those of the only model.

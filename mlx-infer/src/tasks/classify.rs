@@ -8,15 +8,12 @@
 
 mod batch;
 mod labels;
-pub(super) mod pack;
 mod run;
-mod shared;
 
 use rayon::prelude::*;
 
 pub use self::labels::LabelScores;
 pub(crate) use self::run::Run;
-pub(crate) use self::shared::{OnClassified, SharedRuns};
 
 use crate::error::{Error, Result};
 use crate::model::frontend::{Frontend, check_ids};

@@ -8,13 +8,11 @@
 mod input;
 mod pairs;
 mod run;
-mod shared;
 
 pub(crate) use self::input::{EncodedTexts, TextIds, encode_texts};
 pub use self::pairs::RerankOptions;
 pub(crate) use self::pairs::encode_pairs;
 pub(crate) use self::run::EmbedRun;
-pub(crate) use self::shared::{OnEmbedded, SharedEmbeds};
 
 use crate::request::cancel::CancelToken;
 use crate::work_sizes::WorkSizes;

@@ -13,6 +13,7 @@ use crate::request::Request;
 use crate::request::generation::{GenerateOptions, Prompt};
 use crate::tasks::classify::{ClassifyOptions, ClassifyResult, Run};
 use crate::tasks::score::{ScoreOptions, Scoring};
+use crate::tasks::shared::TextRun;
 
 fn model() -> LoadedModel {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/llama_llama3");

@@ -5,11 +5,10 @@ use std::ops::ControlFlow;
 use mlx_nn::shard::Ranks;
 use serde::{Deserialize, Serialize};
 
-use super::classify::{ClassifyOptions, Encoded, LabelledIds, OnClassified, Run, SharedRuns};
-use super::embed::{
-    EmbedOptions, EmbedRun, EncodedTexts, OnEmbedded, RerankOptions, SharedEmbeds, TextIds,
-};
+use super::classify::{ClassifyOptions, ClassifyResult, Encoded, LabelledIds, Run};
+use super::embed::{EmbedOptions, EmbedRun, EncodedTexts, RerankOptions, TextEmbedding, TextIds};
 use super::score::{ScoreOptions, Scoring};
+use super::shared::{OnTexts, SharedRuns};
 use crate::engine::Begin;
 use crate::engine::ranks::{agreed, gathered};
 use crate::error::{Error, ErrorKind, Result};
@@ -210,12 +209,12 @@ impl TextWork {
 pub(crate) fn embedding(
     texts: EncodedTexts,
     options: EmbedOptions,
-    on_end: OnEmbedded,
+    on_end: OnTexts<TextEmbedding>,
 ) -> Begin<LoadedModel> {
     Begin::Texts(Box::new(move |model| {
         let n = texts.texts.len();
         let run = EmbedRun::embed(model, texts, &options);
-        Box::new(SharedEmbeds::new(run, n, on_end))
+        Box::new(SharedRuns::new(run, n, on_end))
     }))
 }
 
@@ -223,12 +222,12 @@ pub(crate) fn embedding(
 pub(crate) fn relating(
     texts: EncodedTexts,
     options: RerankOptions,
-    on_end: OnEmbedded,
+    on_end: OnTexts<TextEmbedding>,
 ) -> Begin<LoadedModel> {
     Begin::Texts(Box::new(move |model| {
         let n = texts.texts.len();
         let run = EmbedRun::score(model, texts, &options);
-        Box::new(SharedEmbeds::new(run, n, on_end))
+        Box::new(SharedRuns::new(run, n, on_end))
     }))
 }
 
@@ -236,11 +235,11 @@ pub(crate) fn relating(
 pub(crate) fn classifying(
     texts: Vec<Encoded>,
     options: ClassifyOptions,
-    on_end: OnClassified,
+    on_end: OnTexts<ClassifyResult>,
 ) -> Begin<LoadedModel> {
     Begin::Texts(Box::new(move |model| {
         let n = texts.len();
-        let run = Run::begin(model, texts, &options);
+        let run = Ok(Run::begin(model, texts, &options));
         Box::new(SharedRuns::new(run, n, on_end))
     }))
 }

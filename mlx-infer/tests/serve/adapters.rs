@@ -6,7 +6,7 @@ use mlx_infer::LoadedModel;
 use mlx_infer::serve::{PoolOptions, PooledModel};
 use serde_json::{Value, json};
 
-use crate::client::{Answer, TestServer};
+use crate::client::{Answer, SERVER, TestServer};
 
 fn testdata(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
@@ -105,6 +105,8 @@ fn adapters_come_and_go() {
     refused(&load("sport", "sport"), 400, "already");
     refused(&load("tiny", "sport"), 400, "already");
     refused(&load("", "sport"), 400, "must not be empty");
+    refused(&load("a\nb", "sport"), 400, "control characters");
+    refused(&load("default", "sport"), 400, "stands for the model");
     refused(&load("x", "absent"), 404, "absent");
     refused(&load("x", "../sport"), 403, "is not in the server's folder");
     refused(
@@ -114,6 +116,11 @@ fn adapters_come_and_go() {
     );
     let other = load("x", "other");
     refused(&other, 400, "no layer of the model has this name");
+    refused(
+        &other,
+        400,
+        "the tensors of the adapter in other do not fit",
+    );
     assert!(
         !other.body.contains(folder.path().to_str().unwrap()),
         "{}",
@@ -206,6 +213,13 @@ fn without_a_folder_of_adapters_none_come_or_go() {
         "--adapters-dir",
     );
     assert_eq!(server.get("/lora-adapters").json()[0]["name"], "sport");
+    // A server without adapters says so.
+    let scales = json!([{"id": 0, "scale": 1}]);
+    refused(
+        &SERVER.post("/lora-adapters", &scales),
+        400,
+        "the id 0; there are: none",
+    );
 }
 
 /// Adapters are there again after the model was unloaded.

@@ -85,16 +85,22 @@ fn embeddings_are_the_librarys_in_both_encodings() {
         assert_eq!(same["data"], one["data"]);
     }
     let (encoder, words) = (&server, "nomic_bert model is an encoder");
+    let messages = json!([{"role": "user", "content": "x"}]);
     for (path, body) in [
         ("/v1/completions", json!({"prompt": "x"})),
         ("/v1/classify", json!({"input": "x", "labels": ["a", "b"]})),
+        ("/v1/chat/completions", json!({"messages": messages})),
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": 5}),
+        ),
+        ("/v1/responses", json!({"input": "x"})),
+        ("/api/generate", json!({"model": "tiny", "prompt": "x"})),
     ] {
         let answer = encoder.post(path, &body);
         assert_eq!(answer.status, 400, "{path}: {}", answer.body);
         assert!(answer.body.contains(words), "{path}: {}", answer.body);
     }
-    let chat = json!({"messages": [{"role": "user", "content": "x"}]});
-    assert_eq!(encoder.post("/v1/chat/completions", &chat).status, 400);
     assert_eq!(encoder.get("/ready").status, 200);
 }
 
@@ -229,6 +235,11 @@ fn documents_are_ranked_in_the_forms_of_jina_and_cohere() {
             "text_1",
         ),
         ("/v1/score", json!({"text_1": "a"}), "text_2"),
+        (
+            "/v1/score",
+            json!({"text_1": "a", "text_2": "b", "instruction": "c"}),
+            "instruction",
+        ),
     ] {
         let answer = server.post(path, &body);
         assert_eq!(answer.status, 400, "{body}");
@@ -259,12 +270,17 @@ fn faults_of_embeddings_are_told() {
     );
     refused(
         json!({"input": "x", "dimensions": 100_000}),
-        Value::Null,
-        "dimensions",
+        json!("dimensions"),
+        "1..=192",
+    );
+    refused(
+        json!({"input": "x", "dimensions": 0}),
+        json!("dimensions"),
+        "at least 1",
     );
     refused(
         json!({"input": "x", "prompt_name": "query"}),
-        Value::Null,
+        json!("prompt_name"),
         "no prompts",
     );
     let answer = SERVER.post("/v1/rerank", &json!({"query": "x", "documents": ["y"]}));

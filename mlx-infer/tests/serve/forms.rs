@@ -321,6 +321,20 @@ fn the_effort_arrives_in_the_template() {
     assert_eq!(counts, [counts[0]; 3]);
     let text = |effort: &str| harmony.count(&format!("\nReasoning: {effort}"));
     assert_eq!(counts[0][1] - counts[0][0], text(effort) - text("medium"));
+    // OpenRouter's switch is the effort `none`.
+    for api in [Api::Chat, Api::Responses] {
+        let count = |reasoning: Value| {
+            let mut body = api.body(Asked {
+                max_tokens: Some(1),
+                ..Asked::default()
+            });
+            body["reasoning"] = reasoning;
+            api.prompt_tokens(&harmony.server.ok(api.path(), &body))
+        };
+        let off = count(json!({"enabled": false}));
+        assert_eq!(off, count(json!({"effort": "none"})));
+        assert_ne!(off, count(json!({"enabled": true})));
+    }
 }
 
 /// Tokens of reasoning and of calls have log probabilities, and are counted.

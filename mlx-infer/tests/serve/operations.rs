@@ -216,10 +216,22 @@ fn mistakes_in_a_file_are_told_with_its_name() {
         stderr.contains("--rows") && !stderr.contains("serve.toml"),
         "{stderr}"
     );
-    let (stderr, code) = refusal(command(&["--port", "0"]).env("MLX_INFER_ROWS", "many"));
-    assert!(code == Some(2) && stderr.contains("many"), "{stderr}");
-    let (stderr, code) = refusal(command(&["--port", "0"]).env("MLX_INFER_STRICT", "maybe"));
-    assert!(code == Some(2) && stderr.contains("maybe"), "{stderr}");
+    for (name, value) in [
+        ("MLX_INFER_ROWS", "many"),
+        ("MLX_INFER_STRICT", "maybe"),
+        ("MLX_INFER_DTYPE", "f8"),
+        ("MLX_INFER_CLIENT_TIMEOUT", "tcp://10.0.0.1:8080"),
+    ] {
+        let (stderr, code) = refusal(command(&["--port", "0"]).env(name, value));
+        let start = format!("error: {name}: invalid value '{value}'");
+        assert!(code == Some(2) && stderr.starts_with(&start), "{stderr}");
+    }
+    // A mistake of the command line is not the variable's.
+    let (stderr, _) = refusal(command(&["--rows=-1"]).env("MLX_INFER_ROWS", "-1"));
+    assert!(
+        stderr.contains("--rows") && !stderr.contains("MLX_INFER_ROWS"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -215,6 +215,13 @@ fn models_are_loaded_on_demand_and_the_least_recently_used_is_unloaded() {
 }
 
 #[test]
+fn a_model_may_be_called_default() {
+    let (server, _controls) = pool(["a", "default"], room(2));
+    ask(&server, "default");
+    until_states(&server, &[("a", "unloaded"), ("default", "loaded")]);
+}
+
+#[test]
 fn requests_wait_for_a_model_that_loads_and_no_others_do() {
     let (server, [_, slow]) = pool(["a", "slow"], PoolOptions::default());
     ask(&server, "a");

@@ -278,6 +278,92 @@ fn parameters_without_effect_are_named() {
     );
 }
 
+/// Keys inside of objects, and values of lists, are named too.
+#[test]
+fn parts_of_parameters_without_effect_are_named() {
+    let strict = TestServer::start(|options| options.strict = true);
+    let question = json!([{"role": "user", "content": "x"}]);
+    let schema = json!({"type": "object"});
+    let (chat, responses, messages) = ("/v1/chat/completions", "/v1/responses", "/v1/messages");
+    for (path, more, named) in [
+        (
+            chat,
+            json!({"stream": true, "stream_options": {"continuous_usage_stats": true, "include_obfuscation": true}}),
+            "stream_options.continuous_usage_stats",
+        ),
+        (
+            chat,
+            json!({"reasoning": {"exclude": true, "effort": "low", "enabled": true}}),
+            "reasoning.exclude",
+        ),
+        (
+            chat,
+            json!({"response_format": {"type": "json_object", "schema": schema, "colour": "red"}}),
+            "response_format.colour",
+        ),
+        (
+            chat,
+            json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "size": 1}}}),
+            "response_format.json_schema.size",
+        ),
+        (
+            chat,
+            json!({"structured_outputs": {"regex": "x", "whitespace_pattern": " ", "disable_any_whitespace": false}}),
+            "structured_outputs.whitespace_pattern",
+        ),
+        (
+            responses,
+            json!({"reasoning": {"mode": "x", "summary": "auto"}}),
+            "reasoning.mode",
+        ),
+        (
+            responses,
+            json!({"text": {"colour": "red", "verbosity": "low"}}),
+            "text.colour",
+        ),
+        (
+            responses,
+            json!({"include": ["sounds", "web_search_call.results"]}),
+            "include.sounds",
+        ),
+        (responses, json!({"truncation": "auto"}), "truncation"),
+        (
+            messages,
+            json!({"thinking": {"type": "adaptive", "display": "omitted"}}),
+            "thinking.display",
+        ),
+        (
+            messages,
+            json!({"output_config": {"task_budget": {"tokens": 9}, "effort": "low"}}),
+            "output_config.task_budget",
+        ),
+        (
+            messages,
+            json!({"mcp_servers": [{"type": "url", "url": "https://example.org", "name": "a"}]}),
+            "mcp_servers",
+        ),
+    ] {
+        let mut body = match path {
+            "/v1/responses" => json!({"input": "x", "max_output_tokens": 1}),
+            _ => json!({"messages": question, "max_tokens": 1}),
+        };
+        let object = body.as_object_mut().unwrap();
+        object.extend(more.as_object().unwrap().clone());
+        let answer = SERVER.post(path, &body);
+        assert_eq!(answer.status, 200, "{named}: {}", answer.body);
+        assert_eq!(answer.header("x-ignored-params"), Some(named));
+        let refused = strict.post(path, &body);
+        assert_eq!(refused.status, 400, "{named}");
+        assert!(refused.body.contains(named), "{}", refused.body);
+    }
+    let body = json!({"input": "x", "truncation": "some"});
+    let message = "truncation must be auto or disabled, given \"some\"";
+    assert_eq!(refused(responses, &body).3, message);
+    let body = json!({"messages": question, "reasoning": {"enabled": 1}});
+    let message = "reasoning: enabled must be true or false, given 1";
+    assert_eq!(refused(chat, &body).3, message);
+}
+
 #[test]
 fn keys_are_needed_where_there_are_some() {
     let server = TestServer::start(|options| {

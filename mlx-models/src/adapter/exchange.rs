@@ -218,7 +218,7 @@ impl Read {
             checked
                 .map_err(|what| Error::new(ErrorKind::Unsupported, format!("{label}: {what}")))?;
         }
-        report(label, "adapter", &faults)
+        report(label, "tensors of the adapter", &faults)
     }
 
     /// The adapter with zeros up to this rank.

@@ -90,7 +90,7 @@ pub(super) fn made(
     } = visitor;
     let strangers = layers.into_keys();
     faults.extend(strangers.map(|layer| format!("{layer}: no layer of the model has this name")));
-    report(label, "adapter", &faults)?;
+    report(label, "tensors of the adapter", &faults)?;
     Ok(Found::Layers(LayerLoras {
         kind,
         names,

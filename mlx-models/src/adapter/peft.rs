@@ -65,7 +65,7 @@ pub(super) fn read(dir: &Path, config: &Value, model: &dyn Model) -> Result<Foun
             faults.push(format!("{published}: {fault}"));
         }
     }
-    report(&label, "adapter", &faults)?;
+    report(&label, "tensors of the adapter", &faults)?;
     if file.names().any(|name| name.ends_with(".lora_embedding_A")) {
         embedding(model, settings.kind).map_err(&fail)?;
     }

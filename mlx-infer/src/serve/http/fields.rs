@@ -172,6 +172,26 @@ impl Fields {
         Ok(())
     }
 
+    /// Reports the keys of an object in the body that are not in `known` as without effect, as
+    /// `name.key`. A key with `null`, `false` or an empty value asks for nothing.
+    ///
+    /// # Errors
+    /// The server runs with `--strict`.
+    pub(crate) fn name_others(
+        &mut self,
+        name: &str,
+        object: &Map<String, Value>,
+        known: &[&str],
+    ) -> Result<(), ApiError> {
+        let others = object
+            .iter()
+            .filter(|(key, value)| !known.contains(&key.as_str()) && !Neutral::Empty.is(value));
+        for (key, _) in others {
+            self.without_effect(&format!("{name}.{key}"))?;
+        }
+        Ok(())
+    }
+
     /// Takes the first of several names of the same parameter; the values of the other names are
     /// dropped.
     ///
@@ -258,7 +278,15 @@ fn in_plain_words(what: &str) -> String {
         ("invalid type: map", "invalid type: object"),
     ];
     let replaced = |text: String, (rust, plain): &(&str, &str)| text.replace(rust, plain);
-    words.iter().fold(what.to_owned(), replaced)
+    let text = words.iter().fold(what.to_owned(), replaced);
+    match text.split_once("expected struct ") {
+        // The name of the struct is the last word, or its place follows.
+        Some((before, after)) => {
+            let rest = after.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+            format!("{before}expected an object{rest}")
+        }
+        None => text,
+    }
 }
 
 impl Neutral {
@@ -441,6 +469,8 @@ impl FromRequest<Shared> for Fields {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn fields(json: &str, is_strict: bool) -> Fields {
@@ -455,6 +485,12 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("b"));
         let message = "b: invalid type: string \"x\", expected a whole number from 0";
         assert_eq!(error.message, message);
+
+        #[derive(Debug, serde::Deserialize)]
+        struct Inner {}
+        let error = fields(r#"{"c": true}"#, false).take::<Inner>("c");
+        let message = "c: invalid type: boolean `true`, expected an object";
+        assert_eq!(error.unwrap_err().message, message);
     }
 
     #[test]
@@ -524,6 +560,13 @@ mod tests {
         let mut lax = fields("{}", false);
         lax.without_effect("thinking.budget_tokens").unwrap();
         assert_eq!(lax.end(&[]).unwrap()[IGNORED], "thinking.budget_tokens");
+        let inner = json!({"a": 1, "b": {}, "c": null, "d": false, "e": 0, "f": []});
+        let mut lax = fields("{}", false);
+        lax.name_others("x", inner.as_object().unwrap(), &["a"])
+            .unwrap();
+        assert_eq!(lax.end(&[]).unwrap()[IGNORED], "x.b,x.e");
+        let strict = fields("{}", true).name_others("x", inner.as_object().unwrap(), &["a", "b"]);
+        assert_eq!(strict.unwrap_err().param.as_deref(), Some("x.e"));
         let strict = fields("{}", true).without_effect("thinking.budget_tokens");
         assert_eq!(
             strict.unwrap_err().param.as_deref(),

@@ -107,8 +107,10 @@ impl Pool {
         let defaults = self.settings.defaults.clone().over(&published);
         defaults.check()?;
         // A template that cannot be read is reported at the start, not only to the first
-        // conversation.
-        if let Err(error) = frontend.chat_template() {
+        // conversation. Conversations with an encoder are not expected.
+        if frontend.check_generates().is_ok()
+            && let Err(error) = frontend.chat_template()
+        {
             tracing::warn!("conversations are refused: {error}");
         }
         // Of several models some may reason.

@@ -113,7 +113,8 @@ pub(crate) async fn computed(
 ) -> Result<Vec<Outcome<ClassifyResult>>, ApiError> {
     let work = app.for_ranks(|| TextWork::classify(&encoded, &options));
     let begin = |on_end| classifying(encoded, options, on_end);
-    app.on_engine(served, work, begin).await
+    let found: Outcome<Vec<_>> = app.on_engine(served, work, begin).await?;
+    Ok(found?)
 }
 
 /// The ids of each text; an error for one that cannot be encoded.

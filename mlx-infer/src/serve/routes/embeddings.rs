@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::error::Result as Outcome;
+use crate::error::{Error, ErrorKind, Result as Outcome};
 use crate::request::generation::Prompt;
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Ask;
@@ -133,12 +133,24 @@ pub(super) async fn vectors(
     let frontend = served.model.frontend();
     frontend.check_native()?;
     let prompts = prompts.into_iter().map(Ok).collect();
-    let encoded = heavy(long, || encode_texts(frontend, prompts, &options))?;
+    // A fault of a text is the text's own result.
+    let faulty = match (&options.prompt, options.dimensions) {
+        (EmbedPrompt::Named(_), None | Some(1..)) => "prompt_name",
+        _ => "dimensions",
+    };
+    let named = |error: Error| match error.kind() {
+        ErrorKind::Argument => ApiError::from(error).with_param(faulty),
+        _ => error.into(),
+    };
+    let encoded = heavy(long, || encode_texts(frontend, prompts, &options)).map_err(named)?;
     let tokens = encoded.tokens();
     let work = app.for_ranks(|| TextWork::embed(&encoded, &options));
     let begin = |on_end| embedding(encoded, options, on_end);
     let found: Outcome<Vec<_>> = app.on_engine(served, work, begin).await?;
-    let found = found?;
+    let found = found.map_err(|error| match error.kind() {
+        ErrorKind::Argument => ApiError::from(error).with_param("dimensions"),
+        _ => error.into(),
+    })?;
     let found = found.into_iter().enumerate();
     let values = found.map(|(index, result)| Ok(of_text(param, index, result)?.values));
     Ok((values.collect::<Result<_, ApiError>>()?, tokens))

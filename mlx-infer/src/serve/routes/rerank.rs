@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::error::Result as Outcome;
+use crate::error::{Error, ErrorKind, Result as Outcome};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::{Ask, Fields};
 use crate::serve::http::room::{Long, heavy};
@@ -144,7 +144,12 @@ async fn scored(
 ) -> Result<(Vec<f32>, usize), ApiError> {
     let frontend = served.model.frontend();
     frontend.check_native()?;
-    let encoded = heavy(long, || encode_pairs(frontend, pairs, &options))?;
+    // A fault of a pair is the pair's own result.
+    let named = |error: Error| match error.kind() {
+        ErrorKind::Argument => ApiError::from(error).with_param("instruction"),
+        _ => error.into(),
+    };
+    let encoded = heavy(long, || encode_pairs(frontend, pairs, &options)).map_err(named)?;
     let tokens = encoded.tokens();
     let work = app.for_ranks(|| TextWork::relate(&encoded, &options));
     let begin = |on_end| relating(encoded, options, on_end);

@@ -8,7 +8,8 @@ use crate::request::grammar::{Constraint, Grammar};
 use crate::serve::http::error::ApiError;
 use crate::serve::http::fields::Fields;
 
-/// Keys inside vLLM's `structured_outputs` that give no grammar. They have no effect here.
+/// Keys inside vLLM's `structured_outputs` that give no grammar. They have no effect here, and are
+/// named.
 const UNUSED: [&str; 4] = [
     "disable_additional_properties",
     "disable_any_whitespace",
@@ -54,12 +55,15 @@ pub(crate) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> 
     let schema = |value: Value| schema(value, key);
     let mut found = Vec::new();
     if let Some(format) = fields.take::<Value>("response_format")?
-        && let Some(constraint) = of_format(&format, "response_format")?
+        && let Some(constraint) = of_format(fields, &format, "response_format")?
     {
         found.push(constraint);
     }
-    if let Some(mut given) = fields.take::<Map<String, Value>>("structured_outputs")? {
-        given.retain(|name, value| !value.is_null() && !UNUSED.contains(&name.as_str()));
+    if let Some(given) = fields.take::<Map<String, Value>>("structured_outputs")? {
+        let (unused, given): (Map<_, _>, Map<_, _>) = given
+            .into_iter()
+            .partition(|(name, value)| value.is_null() || UNUSED.contains(&name.as_str()));
+        fields.name_others("structured_outputs", &unused, &[])?;
         let given = Structured::deserialize(Value::Object(given)).map_err(|error| {
             ApiError::bad("structured_outputs", format!("structured_outputs: {error}"))
         })?;
@@ -93,12 +97,24 @@ pub(crate) fn take(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> 
 }
 
 /// The grammar of a `response_format`; `None` for free text. The schema may stand beside `type` or
-/// under `json_schema`.
+/// under `json_schema`. Other keys are named as without effect.
 ///
 /// # Errors
 /// It is malformed.
-pub(crate) fn of_format(format: &Value, name: &str) -> Result<Option<Constraint>, ApiError> {
+pub(crate) fn of_format(
+    fields: &mut Fields,
+    format: &Value,
+    name: &str,
+) -> Result<Option<Constraint>, ApiError> {
     let bad = |message: String| Err(ApiError::bad(name, message));
+    let of_schema = ["name", "description", "schema", "strict"];
+    if let Some(format) = format.as_object() {
+        let known = [&of_schema[..], &["type", "json_schema"]].concat();
+        fields.name_others(name, format, &known)?;
+    }
+    if let Some(inner) = format["json_schema"].as_object() {
+        fields.name_others(&format!("{name}.json_schema"), inner, &of_schema)?;
+    }
     match format["type"].as_str() {
         Some("text") => Ok(None),
         Some("json_object") => {

@@ -83,7 +83,8 @@ pub(in super::super) fn budget_of_thinking(
     AskedBudget::read(given, OF_THINKING)
 }
 
-/// Takes the object `reasoning`, and adds its effort to the template's variables.
+/// Takes the object `reasoning`, and adds its effort to the template's variables. `enabled: false` is
+/// the effort `none`.
 ///
 /// # Errors
 /// It is no object, or the effort is not a text.
@@ -93,7 +94,24 @@ pub(in super::super) fn take_reasoning(
 ) -> Result<Map<String, Value>, ApiError> {
     let reasoning: Option<Map<String, Value>> = fields.take("reasoning")?;
     let reasoning = reasoning.unwrap_or_default();
+    // No answer has a summary of its reasoning: it has the reasoning.
+    let known = [
+        "effort",
+        "enabled",
+        "generate_summary",
+        "max_tokens",
+        "summary",
+    ];
+    fields.name_others("reasoning", &reasoning, &known)?;
     take_effort(kwargs, "reasoning", reasoning.get("effort"))?;
+    match reasoning.get("enabled") {
+        None | Some(Value::Null | Value::Bool(true)) => {}
+        Some(Value::Bool(false)) => effort(kwargs, "none"),
+        Some(other) => {
+            let message = format!("reasoning: enabled must be true or false, given {other}");
+            return Err(ApiError::bad("reasoning", message));
+        }
+    }
     Ok(reasoning)
 }
 

@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use mlx_nn::ModelCache;
 
 use super::batch::TextBatch;
-use super::pack::{self, BatchLimit, BatchSize};
 use super::{ClassifyOptions, ClassifyResult, Encoded, Item};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::LoadedModel;
 use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
 use crate::request::cancel::CancelToken;
+use crate::tasks::pack::{self, BatchLimit, BatchSize};
+use crate::tasks::shared::{RunShape, TextRun, agreeing};
 use crate::work_sizes::WorkSizes;
 
 /// The shortest common prefix that is computed once for all texts.
@@ -32,38 +33,6 @@ pub(crate) struct Run {
     batches: VecDeque<Vec<usize>>,
     batch: Option<(Vec<usize>, TextBatch)>,
     has_failed: bool,
-}
-
-/// The sizes of a run, or of several that become one.
-pub(super) struct RunShape {
-    size: BatchSize,
-    limit: BatchLimit,
-    /// The first text.
-    first: Vec<u32>,
-    /// The number of tokens with which all texts begin.
-    agree: usize,
-    /// The longest prefix that one of the runs computes once.
-    prefix: usize,
-}
-
-impl RunShape {
-    /// The shape of one run of both. `None` if its texts are more than a batch, or if the prefix that
-    /// one of them computes once would be shorter.
-    pub(super) fn joined(&self, other: &Self, beside_rows: bool) -> Option<Self> {
-        let limit = self.limit.least(other.limit);
-        let size = self.size.plus(other.size);
-        let most = self.agree.min(other.agree);
-        let agree = agreeing(&self.first, &other.first, most);
-        let prefix = self.prefix.max(other.prefix);
-        let fits = limit.of_calls(beside_rows).holds(size);
-        (fits && prefix <= agree).then(|| Self {
-            size,
-            limit,
-            first: self.first.clone(),
-            agree,
-            prefix,
-        })
-    }
 }
 
 impl Run {
@@ -127,9 +96,21 @@ impl Run {
         }
     }
 
-    /// What decides whether this run can be one run with others; `None` if it cannot, because it has
-    /// several batches, or a text that is computed in parts.
-    pub(super) fn shape(&self) -> Option<RunShape> {
+    /// Ends all texts that are not finished with this error.
+    fn fail(&mut self, error: &Error, on_done: &mut impl FnMut(usize, Result<ClassifyResult>)) {
+        let under_way = self.batch.take().map(|(places, _)| places);
+        for places in under_way.into_iter().chain(self.batches.drain(..)) {
+            let items: Vec<&Item> = places.iter().map(|&at| &self.items[at]).collect();
+            fail(&items, error, on_done);
+        }
+    }
+}
+
+impl TextRun for Run {
+    type Found = ClassifyResult;
+
+    /// `None` if there are several batches, or a text that is computed in parts.
+    fn shape(&self) -> Option<RunShape> {
         let first = self.items.first()?;
         let chunk = WorkSizes::of_device().chunk;
         let is_short = |item: &Item| item.ids.len() <= chunk;
@@ -145,27 +126,24 @@ impl Run {
         })
     }
 
-    /// Whether texts of both runs are computed in the same way.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    fn is_like(&self, other: &Self) -> bool {
         let [own, others] = [self, other].map(|run| &run.options);
         own.sampling == others.sampling && own.logits == others.logits
     }
 
-    /// One run over the texts of all these runs, of which none has computed a text and each is
-    /// [like](Self::is_like) the first, and for each of its indices the place of a run and the index
-    /// in it. It reads no cancel token: the engine ends jobs for which no caller waits.
-    pub(super) fn together(runs: &[&Self], model: &LoadedModel) -> (Self, Vec<(usize, usize)>) {
-        let (mut items, mut indices) = (Vec::new(), Vec::new());
-        for (place, run) in runs.iter().enumerate() {
-            for item in &run.items {
-                let index = indices.len();
-                indices.push((place, item.index));
-                items.push(Item {
-                    index,
-                    ..item.clone()
-                });
-            }
-        }
+    fn together(runs: &[&Self], model: &LoadedModel) -> (Self, Vec<(usize, usize)>) {
+        let waiting = runs.iter().enumerate().flat_map(|(place, run)| {
+            let items = run.batches.iter().flatten().map(|&at| &run.items[at]);
+            items.map(move |item| (place, item))
+        });
+        let renumbered = waiting.enumerate().map(|(index, (place, item))| {
+            let renumbered = Item {
+                index,
+                ..item.clone()
+            };
+            (renumbered, (place, item.index))
+        });
+        let (items, indices) = renumbered.unzip();
         let limits = runs.iter().map(|run| run.limit);
         let options = ClassifyOptions {
             batch_tokens: limits.map(|limit| limit.tokens).min().unwrap_or(1),
@@ -175,22 +153,17 @@ impl Run {
         (Self::of_items(model, items, Vec::new(), &options), indices)
     }
 
-    /// Whether a forward pass has failed.
-    pub(super) fn has_failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.has_failed
     }
 
-    /// Computes the next piece, and calls `on_done` with the index and result of each text that it finishes. Returns
-    /// whether there are more pieces.
-    pub(crate) fn advance(
+    fn advance(
         &mut self,
         model: &LoadedModel,
         on_done: &mut impl FnMut(usize, Result<ClassifyResult>),
     ) -> bool {
         self.report_faults(on_done);
-        if self.options.cancel.is_cancelled() {
-            let error = Error::new(ErrorKind::Cancelled, "classification was cancelled");
-            self.fail(&error, on_done);
+        if self.batch.is_none() && self.batches.is_empty() {
             return false;
         }
         if let Some(shared) = &mut self.shared
@@ -238,22 +211,13 @@ impl Run {
         !self.batches.is_empty()
     }
 
-    /// Calls `on_done` with the texts that cannot be computed.
-    pub(super) fn report_faults(
-        &mut self,
-        on_done: &mut impl FnMut(usize, Result<ClassifyResult>),
-    ) {
+    fn report_faults(&mut self, on_done: &mut impl FnMut(usize, Result<ClassifyResult>)) {
         for (index, error) in self.faults.drain(..) {
             on_done(index, Err(error));
         }
-    }
-
-    /// Ends all texts that are not finished with this error.
-    fn fail(&mut self, error: &Error, on_done: &mut impl FnMut(usize, Result<ClassifyResult>)) {
-        let under_way = self.batch.take().map(|(places, _)| places);
-        for places in under_way.into_iter().chain(self.batches.drain(..)) {
-            let items: Vec<&Item> = places.iter().map(|&at| &self.items[at]).collect();
-            fail(&items, error, on_done);
+        if self.options.cancel.is_cancelled() {
+            let error = Error::new(ErrorKind::Cancelled, "classification was cancelled");
+            self.fail(&error, on_done);
         }
     }
 }
@@ -283,10 +247,4 @@ fn shared_tokens(items: &[Item]) -> usize {
         let most = common.min(inside(item));
         agreeing(&first.ids, &item.ids, most)
     })
-}
-
-/// The number of tokens with which both begin, at most `most`.
-fn agreeing(a: &[u32], b: &[u32], most: usize) -> usize {
-    let pairs = a.iter().zip(b).take(most);
-    pairs.take_while(|(a, b)| a == b).count()
 }

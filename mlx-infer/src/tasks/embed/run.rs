@@ -12,7 +12,8 @@ use super::{EmbedOptions, RerankOptions, TextEmbedding};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::{LoadedModel, forward};
 use crate::request::cancel::CancelToken;
-use crate::tasks::classify::pack::{BatchLimit, BatchSize, pack};
+use crate::tasks::pack::{BatchLimit, BatchSize, pack};
+use crate::tasks::shared::{RunShape, TextRun};
 use crate::work_sizes::WorkSizes;
 
 /// What a forward pass computes of texts. Texts for which it is the same share a pass.
@@ -36,21 +37,23 @@ enum Finish {
     Relevance { sigmoid: bool },
 }
 
+#[derive(Clone)]
 struct Item {
     index: usize,
     ids: TextIds,
+    finish: Finish,
 }
 
 /// The state of a call that embeds texts or scores pairs.
 pub(crate) struct EmbedRun {
     kind: PassKind,
-    finish: Finish,
     cancel: CancelToken,
     items: Vec<Item>,
     /// Texts that cannot be computed, with their errors.
     faults: Vec<(usize, Error)>,
     limit: BatchLimit,
     batches: VecDeque<Vec<usize>>,
+    has_failed: bool,
 }
 
 impl EmbedRun {
@@ -116,56 +119,69 @@ impl EmbedRun {
         let (mut items, mut faults) = (Vec::with_capacity(encoded.texts.len()), Vec::new());
         for (index, text) in encoded.texts.into_iter().enumerate() {
             match text {
-                Ok(ids) => items.push(Item { index, ids }),
+                Ok(ids) => items.push(Item { index, ids, finish }),
                 Err(error) => faults.push((index, error)),
             }
         }
-        let lens: Vec<usize> = items.iter().map(|item| item.ids.0.len()).collect();
         Self {
-            kind,
-            finish,
-            cancel: cancel.clone(),
-            batches: pack(&lens, limit).into(),
-            items,
             faults,
-            limit,
+            ..Self::of_items(kind, items, limit, cancel.clone())
         }
     }
 
-    /// The size of all texts.
-    pub(super) fn size(&self) -> BatchSize {
-        BatchSize::of(self.items.iter().map(|item| item.ids.0.len()))
+    fn of_items(kind: PassKind, items: Vec<Item>, limit: BatchLimit, cancel: CancelToken) -> Self {
+        let lens: Vec<usize> = items.iter().map(|item| item.ids.0.len()).collect();
+        Self {
+            kind,
+            cancel,
+            batches: pack(&lens, limit).into(),
+            items,
+            faults: Vec::new(),
+            limit,
+            has_failed: false,
+        }
+    }
+}
+
+impl TextRun for EmbedRun {
+    type Found = TextEmbedding;
+
+    fn shape(&self) -> Option<RunShape> {
+        let size = BatchSize::of(self.items.iter().map(|item| item.ids.0.len()));
+        Some(RunShape::without_prefix(size, self.limit))
     }
 
-    /// What may be in a batch.
-    pub(super) fn limit(&self) -> BatchLimit {
-        self.limit
-    }
-
-    /// Whether a forward pass can have texts of both runs.
-    pub(super) fn shares_passes(&self, other: &Self) -> bool {
+    fn is_like(&self, other: &Self) -> bool {
         self.kind == other.kind
     }
 
-    /// Computes the next batch, and calls `on_done` with the index and result of each of its texts.
-    /// The values of a pair are its relevance alone. Returns whether there are more batches.
-    pub(crate) fn advance(
+    fn together(runs: &[&Self], _: &LoadedModel) -> (Self, Vec<(usize, usize)>) {
+        let waiting = runs.iter().enumerate().flat_map(|(place, run)| {
+            let items = run.batches.iter().flatten().map(|&at| &run.items[at]);
+            items.map(move |item| (place, item))
+        });
+        let renumbered = waiting.enumerate().map(|(index, (place, item))| {
+            let renumbered = Item {
+                index,
+                ..item.clone()
+            };
+            (renumbered, (place, item.index))
+        });
+        let (items, indices) = renumbered.unzip();
+        let limit = runs[1..]
+            .iter()
+            .fold(runs[0].limit, |limit, run| limit.least(run.limit));
+        let run = Self::of_items(runs[0].kind, items, limit, CancelToken::new());
+        (run, indices)
+    }
+
+    /// The values of a pair are its relevance alone.
+    fn advance(
         &mut self,
         model: &LoadedModel,
         on_done: &mut impl FnMut(usize, Result<TextEmbedding>),
     ) -> bool {
-        for (index, error) in self.faults.drain(..) {
-            on_done(index, Err(error));
-        }
-        if self.cancel.is_cancelled() {
-            for places in std::mem::take(&mut self.batches) {
-                for at in places {
-                    let error = Error::new(ErrorKind::Cancelled, "embedding was cancelled");
-                    on_done(self.items[at].index, Err(error));
-                }
-            }
-            return false;
-        }
+        self.report_faults(on_done);
         let Some(places) = self.batches.pop_front() else {
             return false;
         };
@@ -173,10 +189,11 @@ impl EmbedRun {
         match computed(model, self.kind, &items) {
             Ok(rows) => {
                 for (item, row) in items.iter().zip(&rows) {
-                    on_done(item.index, self.finish.embedding(item, row));
+                    on_done(item.index, item.embedding(row));
                 }
             }
             Err(error) => {
+                self.has_failed = true;
                 for item in &items {
                     on_done(item.index, Err(Error::new(error.kind(), error.to_string())));
                 }
@@ -185,47 +202,28 @@ impl EmbedRun {
         !self.batches.is_empty()
     }
 
-    /// Computes all texts of these runs in one forward pass, and calls `on_done` with the place of a
-    /// run, and the index and result of a text. Runs that were cancelled take no part in it.
-    ///
-    /// # Errors
-    /// The pass fails. Nothing was computed of any run.
-    pub(super) fn advance_together(
-        runs: &mut [&mut Self],
-        model: &LoadedModel,
-        mut on_done: impl FnMut(usize, usize, Result<TextEmbedding>),
-    ) -> Result<()> {
-        let cancelled: Vec<bool> = runs.iter().map(|run| run.cancel.is_cancelled()).collect();
-        let mut items: Vec<(usize, &Item)> = Vec::new();
-        for (place, run) in runs.iter().enumerate().filter(|(at, _)| !cancelled[*at]) {
-            items.extend(run.items.iter().map(|item| (place, item)));
+    fn report_faults(&mut self, on_done: &mut impl FnMut(usize, Result<TextEmbedding>)) {
+        for (index, error) in self.faults.drain(..) {
+            on_done(index, Err(error));
         }
-        // Neighbours of the same length are computed together.
-        items.sort_by_key(|(_, item)| std::cmp::Reverse(item.ids.0.len()));
-        if let Some(&(first, _)) = items.first() {
-            let all: Vec<&Item> = items.iter().map(|(_, item)| *item).collect();
-            let rows = computed(model, runs[first].kind, &all)?;
-            for ((place, item), row) in items.into_iter().zip(&rows) {
-                let result = runs[place].finish.embedding(item, row);
-                on_done(place, item.index, result);
+        if self.cancel.is_cancelled() {
+            for at in self.batches.drain(..).flatten() {
+                let error = Error::new(ErrorKind::Cancelled, "embedding was cancelled");
+                on_done(self.items[at].index, Err(error));
             }
         }
-        for (place, run) in runs.iter_mut().enumerate() {
-            if !cancelled[place] {
-                run.batches.clear();
-            }
-            // What is left are texts with errors, and those of runs that were cancelled.
-            run.advance(model, &mut |index, result| on_done(place, index, result));
-        }
-        Ok(())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed
     }
 }
 
-impl Finish {
-    /// The result of a text, from the numbers of its row.
-    fn embedding(&self, item: &Item, row: &[f32]) -> Result<TextEmbedding> {
-        let values = match *self {
-            Self::Vector {
+impl Item {
+    /// The result of the text, from the numbers of its row.
+    fn embedding(&self, row: &[f32]) -> Result<TextEmbedding> {
+        let values = match self.finish {
+            Finish::Vector {
                 dimensions,
                 normalize,
             } => {
@@ -235,15 +233,15 @@ impl Finish {
                     false => kept.to_vec(),
                 }
             }
-            Self::Relevance { sigmoid: true } => row
+            Finish::Relevance { sigmoid: true } => row
                 .iter()
                 .map(|&logit| (1.0 / (1.0 + (-f64::from(logit)).exp())) as f32)
                 .collect(),
-            Self::Relevance { sigmoid: false } => row.to_vec(),
+            Finish::Relevance { sigmoid: false } => row.to_vec(),
         };
         Ok(TextEmbedding {
             values: finite(values)?,
-            tokens: item.ids.0.len(),
+            tokens: self.ids.0.len(),
         })
     }
 }

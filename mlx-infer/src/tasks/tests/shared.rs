@@ -22,6 +22,7 @@ use crate::request::cancel::CancelToken;
 use crate::request::generation::{GenerateOptions, Prompt};
 use crate::tasks::classify::{ClassifyOptions, ClassifyResult, LabelledIds, Run};
 use crate::tasks::embed::{EmbedOptions, EncodedTexts, TextEmbedding, encode_texts};
+use crate::tasks::shared::TextRun;
 use crate::tasks::work::{classifying, embedding};
 use crate::work_sizes::WorkSizes;
 
@@ -74,7 +75,7 @@ impl Held {
         &self,
         texts: &[LabelledIds],
         options: &ClassifyOptions,
-    ) -> Receiver<Vec<Result<ClassifyResult>>> {
+    ) -> Receiver<Result<Vec<Result<ClassifyResult>>>> {
         let texts = texts.iter().cloned().map(Ok).collect();
         let options = options.clone();
         self.job(&CancelToken::new(), |on_end| {
@@ -310,6 +311,7 @@ fn a_pass_that_fails_costs_at_most_one_call() {
             let found = found
                 .recv_timeout(Duration::from_secs(60))
                 .unwrap()
+                .unwrap()
                 .remove(0);
             assert_eq!(&found.unwrap(), expected, "{fault:?}");
         }
@@ -351,7 +353,8 @@ fn classifications_share_passes_and_keep_their_common_prefixes() {
     assert_eq!(held.passes(3), 3);
     for (text, found) in single.iter().zip(found) {
         let expected = classified_alone(std::slice::from_ref(text), &options);
-        let found = found.recv().unwrap().into_iter().map(Result::unwrap);
+        let found = found.recv().unwrap().unwrap().into_iter();
+        let found = found.map(Result::unwrap);
         assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
@@ -368,7 +371,8 @@ fn classifications_share_passes_and_keep_their_common_prefixes() {
     // A prefix and the texts behind it, twice: the third call would lose its prefix.
     assert_eq!(held.passes(4), 4);
     for (texts, found) in several.iter().zip(found) {
-        let found = found.recv().unwrap().into_iter().map(Result::unwrap);
+        let found = found.recv().unwrap().unwrap().into_iter();
+        let found = found.map(Result::unwrap);
         assert_eq!(found.collect::<Vec<_>>(), classified_alone(texts, &options));
     }
 }

@@ -23,13 +23,7 @@ use crate::serve::turn::{grammar, params};
 use crate::text::chat::Message;
 
 /// Keys of this route that have no effect here.
-const HARMLESS: &[&str] = &[
-    "container",
-    "context_management",
-    "inference_geo",
-    "mcp_servers",
-    "betas",
-];
+const HARMLESS: &[&str] = &["container", "context_management", "inference_geo", "betas"];
 
 pub(crate) async fn messages(ask: Ask) -> Result<Response, ApiError> {
     let Ask {
@@ -154,6 +148,13 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
         })?;
     }
     let (tools, skipped) = turn::tools_from(fields, tool)?;
+    // Their tools would be called by Anthropic's servers.
+    if fields
+        .take::<Vec<Value>>("mcp_servers")?
+        .is_some_and(|servers| !servers.is_empty())
+    {
+        fields.without_effect("mcp_servers")?;
+    }
     let (tool_choice, is_parallel) = tool_choice(fields, &tools)?;
     let stop = params::stop_strings(fields, "stop_sequences")?;
     let mut form = grammar::key(fields);
@@ -170,6 +171,15 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
                 return Err(ApiError::bad("thinking", message));
             }
         };
+        // Thinking is never shortened or left out.
+        let is_whole = thinking
+            .get("display")
+            .is_none_or(|how| how == "summarized");
+        let known = [
+            &["type", "budget_tokens"][..],
+            if is_whole { &["display"] } else { &[] },
+        ];
+        fields.name_others("thinking", &thinking, &known.concat())?;
         kwargs.insert("enable_thinking".to_owned(), is_on.into());
         // Without reasoning there is nothing to limit.
         if is_on {
@@ -183,10 +193,11 @@ fn read(fields: &mut Fields, loaded: &Loaded, is_answered: bool) -> Result<Turn,
         }
     }
     if let Some(config) = fields.take::<Map<String, Value>>("output_config")? {
+        fields.name_others("output_config", &config, &["effort", "format"])?;
         turn::take_effort(&mut kwargs, "output_config", config.get("effort"))?;
         if let Some(format) = config.get("format").filter(|format| !format.is_null()) {
             form = "output_config.format";
-            options.grammar = grammar::of_format(format, form)?;
+            options.grammar = grammar::of_format(fields, format, form)?;
         }
     }
     // If the last message is the assistant's, the answer continues it.

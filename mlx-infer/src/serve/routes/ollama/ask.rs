@@ -252,7 +252,7 @@ fn format(fields: &mut Fields) -> Result<Option<Constraint>, ApiError> {
             return Err(ApiError::bad("format", message));
         }
     };
-    grammar::of_format(&format, "format")
+    grammar::of_format(fields, &format, "format")
 }
 
 /// Takes `think`: whether the model reasons, or with which effort.

@@ -29,6 +29,7 @@ impl StreamUsage {
         if !is_stream && options.values().any(|value| !value.is_null()) {
             return Err(ApiError::bad(NAME, "stream_options needs stream: true"));
         }
+        fields.name_others(NAME, &options, &["include_usage", "include_obfuscation"])?;
         match options.get("include_usage") {
             None | Some(Value::Null) => Ok(Self::default()),
             Some(&Value::Bool(is_included)) => Ok(Self { is_included }),

@@ -31,12 +31,20 @@ use crate::serve::turn::{grammar, params};
 use crate::text::chat::reply::ToolChoice;
 
 /// Keys of this route that have no effect here.
-const HARMLESS: &[&str] = &[
-    "max_tool_calls",
-    "moderation",
-    "stream_options",
-    "truncation",
+const HARMLESS: &[&str] = &["max_tool_calls", "moderation", "stream_options"];
+
+/// Values of `include`. Those of tools that are called by OpenAI's servers have nothing to include.
+const INCLUDES: &[&str] = &[
+    LOGPROBS,
+    sealed::ASKED,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
 ];
+const LOGPROBS: &str = "message.output_text.logprobs";
 
 pub(crate) async fn responses(ask: Ask) -> Result<Response, ApiError> {
     let Ask {
@@ -170,6 +178,18 @@ fn usage(counts: &Usage) -> Value {
     })
 }
 
+/// Takes `truncation`. A prompt that is too long is always refused.
+fn take_truncation(fields: &mut Fields) -> Result<(), ApiError> {
+    match fields.take::<String>("truncation")?.as_deref() {
+        None | Some("disabled") => Ok(()),
+        Some("auto") => fields.without_effect("truncation"),
+        Some(other) => {
+            let message = format!("truncation must be auto or disabled, given {other:?}");
+            Err(ApiError::bad("truncation", message))
+        }
+    }
+}
+
 /// Reads the keys. The second value has the settings that the answer repeats, as clients expect. The
 /// third one says whether items of reasoning have `encrypted_content`.
 fn read(
@@ -200,18 +220,26 @@ fn read(
     let mut options = params::options(fields, loaded)?;
     let include: Vec<String> = fields.take("include")?.unwrap_or_default();
     let top: Option<usize> = fields.take("top_logprobs")?;
+    for other in include
+        .iter()
+        .filter(|name| !INCLUDES.contains(&name.as_str()))
+    {
+        fields.without_effect(&format!("include.{other}"))?;
+    }
     let includes = |sought: &str| include.iter().any(|name| name == sought);
-    if includes("message.output_text.logprobs") || top.is_some_and(|top| top > 0) {
+    if includes(LOGPROBS) || top.is_some_and(|top| top > 0) {
         options.logprobs = Some(logprobs::check_top("top_logprobs", top.unwrap_or(0))?);
     }
     let mut kwargs = params::kwargs(fields)?;
     let reasoning = turn::take_reasoning(fields, &mut kwargs)?;
     let max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    take_truncation(fields)?;
     let text: Map<String, Value> = fields.take("text")?.unwrap_or_default();
+    fields.name_others("text", &text, &["format", "verbosity"])?;
     let format = text.get("format").filter(|format| !format.is_null());
     let format = format.cloned().unwrap_or_else(|| json!({"type": "text"}));
-    let constraint = grammar::of_format(&format, "text.format")?;
+    let constraint = grammar::of_format(fields, &format, "text.format")?;
     if constraint.is_some() {
         (options.grammar, form) = (constraint, "text.format");
     }

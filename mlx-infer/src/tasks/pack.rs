@@ -4,19 +4,19 @@ use crate::work_sizes::WorkSizes;
 
 /// What may be in a batch. A text that is too long for it is a batch of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tasks) struct BatchLimit {
+pub(super) struct BatchLimit {
     /// Most tokens.
-    pub(in crate::tasks) tokens: usize,
+    pub(super) tokens: usize,
     /// Most texts.
-    pub(in crate::tasks) rows: usize,
+    pub(super) rows: usize,
     /// Whether each text counts as many tokens as the longest one. Some layers of decoders compute
     /// arrays with padding; encoders have none.
-    pub(in crate::tasks) counts_padding: bool,
+    pub(super) counts_padding: bool,
 }
 
 /// The sizes of texts that are computed together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::tasks) struct BatchSize {
+pub(super) struct BatchSize {
     rows: usize,
     tokens: usize,
     longest: usize,
@@ -24,7 +24,7 @@ pub(in crate::tasks) struct BatchSize {
 
 impl BatchSize {
     /// The size of texts of these lengths.
-    pub(in crate::tasks) fn of(lens: impl IntoIterator<Item = usize>) -> Self {
+    pub(super) fn of(lens: impl IntoIterator<Item = usize>) -> Self {
         let plus_text = |size: Self, len: usize| {
             size.plus(Self {
                 rows: 1,
@@ -36,7 +36,7 @@ impl BatchSize {
     }
 
     /// The size of both.
-    pub(in crate::tasks) fn plus(self, other: Self) -> Self {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
             rows: self.rows + other.rows,
             tokens: self.tokens + other.tokens,
@@ -47,7 +47,7 @@ impl BatchSize {
 
 impl BatchLimit {
     /// Whether these texts are one batch.
-    pub(in crate::tasks) fn holds(&self, size: BatchSize) -> bool {
+    pub(super) fn holds(&self, size: BatchSize) -> bool {
         let tokens = match self.counts_padding {
             true => size.rows * size.longest,
             false => size.tokens,
@@ -57,7 +57,7 @@ impl BatchLimit {
 
     /// What may be in a batch of several calls. While rows wait for it, it has no more tokens than a
     /// chunk of a prompt.
-    pub(in crate::tasks) fn of_calls(self, beside_rows: bool) -> Self {
+    pub(super) fn of_calls(self, beside_rows: bool) -> Self {
         let most = match beside_rows {
             true => WorkSizes::of_device().chunk,
             false => usize::MAX,
@@ -69,7 +69,7 @@ impl BatchLimit {
     }
 
     /// The limit that holds no more than each of both.
-    pub(in crate::tasks) fn least(self, other: Self) -> Self {
+    pub(super) fn least(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.min(other.tokens),
             rows: self.rows.min(other.rows),
@@ -81,7 +81,7 @@ impl BatchLimit {
 /// Splits the indices of `lens` into batches.
 ///
 /// The longest texts come first, so that a lack of memory shows at the start, and later batches reuse the buffers.
-pub(in crate::tasks) fn pack(lens: &[usize], limit: BatchLimit) -> Vec<Vec<usize>> {
+pub(super) fn pack(lens: &[usize], limit: BatchLimit) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lens.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(lens[at]));
     let mut batches: Vec<Vec<usize>> = Vec::new();
