@@ -1,6 +1,8 @@
 //! OLMo Hybrid: three layers with a gated delta rule, of OLMo's own form and with norms before, for each layer of OLMo 3's
 //! attention, with norms after and usually without a rope.
 
+mod thirds;
+
 use mlx_core::Result;
 use mlx_nn::{
     Activation, DeltaConfig, LayerKind, Module, RecurrenceConfig, Residual, Rule, Rules, Step,
@@ -162,10 +164,8 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let delta = delta(source.config, &config(source.config)?)?;
     let part = |name: &str| format!("*.linear_attn.{name}.*");
     let conv = |name: &str| format!("*.linear_attn.{name}.weight");
-    let (keys, values) = (
-        delta.key_heads * delta.key_dim,
-        delta.value_heads * delta.value_dim,
-    );
+    let keys = delta.key_heads * delta.key_dim;
+    let values = delta.value_heads * delta.value_dim;
     let [q, k, v, joined] = ["q_conv1d", "k_conv1d", "v_conv1d", "conv1d"].map(conv);
     let mut rules = vec![
         Rule::rename("*.attention_layer_norm.*", "*.input_layernorm.*"),
@@ -181,8 +181,8 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         rules.push(Rule::rename(&part(from), &part(to)).written());
     }
     let own = [keys, keys, values];
-    if let Some(found) = other_parts(source, own)? {
-        rules.extend(divided_again([&q, &k, &v], found, own));
+    if let Some(found) = thirds::found(source, own)? {
+        rules.extend(thirds::divided_again([&q, &k, &v], found, own));
     }
     rules.extend(keys::convolutions(source.tensors, "_conv1d.weight")?);
     if keys::has_published_convolutions(source.tensors, ".conv1d.weight")? {
@@ -196,56 +196,4 @@ pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
         rules.extend([q, k, v].map(|part| Rule::transpose(&part, &[1, 2, 0])));
     }
     Ok(Rules::from(rules))
-}
-
-/// The channels of the three convolutions of published form in the files, where they are not those of queries, keys and
-/// values. transformers divides its one convolution into equal parts when it writes the three, and joins them when it
-/// reads them.
-fn other_parts(source: &Source<'_>, own: [i32; 3]) -> Result<Option<[i32; 3]>> {
-    let mut names = source.tensors.names();
-    let Some(name) = names.find(|name| name.ends_with(".q_conv1d.weight")) else {
-        return Ok(None);
-    };
-    let mut found = [0; 3];
-    for (channels, part) in found.iter_mut().zip(["q", "k", "v"]) {
-        let part = name.replace(".q_conv1d.", &format!(".{part}_conv1d."));
-        match source.tensors.shape(&part)?.as_deref() {
-            Some(&[own, 1, _]) if own > 0 => *channels = own,
-            _ => return Ok(None),
-        }
-    }
-    let sum = |parts: [i32; 3]| parts.iter().map(|&n| i64::from(n)).sum::<i64>();
-    Ok((found != own && sum(found) == sum(own)).then_some(found))
-}
-
-/// The rules that divide the channels of convolutions in other places: in order, the tensors `names` have `from` channels,
-/// and get `to` channels.
-fn divided_again(names: [&str; 3], from: [i32; 3], to: [i32; 3]) -> Vec<Rule> {
-    let bounds = |sizes: [i32; 3]| {
-        let mut start = 0;
-        sizes.map(|size| {
-            start += size;
-            (start - size, start)
-        })
-    };
-    // The channels that a tensor of the file and one of the model have in common.
-    let (from, to) = (bounds(from), bounds(to));
-    let piece = |at: usize, of: usize| {
-        let size = from[at].1.min(to[of].1) - from[at].0.max(to[of].0);
-        let name = names[at].replace(".weight", &format!("_{of}.weight"));
-        (size > 0).then_some((name, size))
-    };
-    let cut = (0..3).map(|at| {
-        let own: Vec<_> = (0..3).filter_map(|of| piece(at, of)).collect();
-        Rule::split_channels(names[at], &slices(&own))
-    });
-    let joined = (0..3).map(|of| {
-        let own: Vec<_> = (0..3).filter_map(|at| piece(at, of)).collect();
-        Rule::concat_channels(&slices(&own), names[of])
-    });
-    cut.chain(joined).collect()
-}
-
-fn slices(pieces: &[(String, i32)]) -> Vec<(&str, i32)> {
-    pieces.iter().map(|(name, size)| (&**name, *size)).collect()
 }
