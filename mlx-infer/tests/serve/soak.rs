@@ -15,11 +15,13 @@ use crate::client::TestServer;
 /// The number of concurrent requests that the server takes, and the number of clients.
 const CAPACITY: usize = 8;
 const CLIENTS: usize = 4 * CAPACITY;
-const PROMPTS: [&str; 4] = [
-    "The red fox",
-    "The old man",
-    "A small boat",
-    "In the garden",
+/// Prompts of about 3 to 400 tokens, and the tokens of their answers.
+const ASKED: [Asked; 5] = [
+    asked("The red fox", 1, 60),
+    asked("The old man", 1, 7),
+    asked("A small boat", 10, 60),
+    asked("In the garden", 40, 30),
+    asked("The old man and the red fox", 60, 90),
 ];
 const MALFORMED: [&str; 5] = [
     "{",
@@ -28,6 +30,27 @@ const MALFORMED: [&str; 5] = [
     "{\"prompt\": \"x\", \"temperature\": -1}",
     "{\"prompt\": \"x\", \"model\": \"other\"}",
 ];
+
+/// A text, how often the prompt repeats it, and the tokens of the answer.
+struct Asked {
+    text: &'static str,
+    times: usize,
+    max_tokens: usize,
+}
+
+const fn asked(text: &'static str, times: usize, max_tokens: usize) -> Asked {
+    Asked {
+        text,
+        times,
+        max_tokens,
+    }
+}
+
+impl Asked {
+    fn prompt(&self) -> String {
+        vec![self.text; self.times].join(" ")
+    }
+}
 
 /// Counts of the outcomes.
 #[derive(Default)]
@@ -51,9 +74,9 @@ impl Dice {
     }
 }
 
-fn request(prompt: usize, seed: u64) -> Value {
+fn request(asked: &Asked, seed: u64) -> Value {
     json!({
-        "prompt": PROMPTS[prompt], "max_tokens": 60, "ignore_eos": true, "temperature": 0.8, "seed": seed,
+        "prompt": asked.prompt(), "max_tokens": asked.max_tokens, "ignore_eos": true, "temperature": 0.8, "seed": seed,
         "stream": true,
     })
 }
@@ -61,9 +84,9 @@ fn request(prompt: usize, seed: u64) -> Value {
 /// The library's answers to each prompt with two seeds.
 fn answers() -> Vec<[String; 2]> {
     let model = LoadedModel::load_default().unwrap();
-    let answer = |prompt: &str, seed| {
+    let answer = |asked: &Asked, seed| {
         let options = GenerateOptions {
-            max_tokens: 60,
+            max_tokens: asked.max_tokens,
             ignore_eos: true,
             sampling: SamplingParams {
                 temperature: 0.8,
@@ -72,13 +95,12 @@ fn answers() -> Vec<[String; 2]> {
             },
             ..Default::default()
         };
-        let mut generation = model.generate(prompt, &options).unwrap();
+        let mut generation = model.generate(asked.prompt(), &options).unwrap();
         let end = generation.run(|_| std::ops::ControlFlow::Continue(()));
         end.unwrap().text.unwrap()
     };
-    PROMPTS
-        .map(|prompt| [answer(prompt, 0), answer(prompt, 1)])
-        .to_vec()
+    let both = |asked| [answer(asked, 0), answer(asked, 1)];
+    ASKED.iter().map(both).collect()
 }
 
 #[test]
@@ -145,8 +167,8 @@ fn visit(server: &TestServer, answers: &[[String; 2]], counts: &Counts, dice: &m
         count(&counts.malformed);
         return;
     }
-    let (prompt, seed) = (dice.roll(PROMPTS.len()), dice.roll(2));
-    let body = request(prompt, seed as u64);
+    let (prompt, seed) = (dice.roll(ASKED.len()), dice.roll(2));
+    let body = request(&ASKED[prompt], seed as u64);
     if dice.roll(2) == 0 {
         let mut stream = server.open("POST", "/v1/completions", &JSON, &body.to_string());
         for _ in 0..dice.roll(40) {
