@@ -297,7 +297,7 @@ impl LoadedModel {
         };
         let modules = read.unwrap_or_else(|| {
             let mode = match self.info().task {
-                ModelTask::Generate => PoolingMode::Last,
+                ModelTask::Generate | ModelTask::Headless => PoolingMode::Last,
                 ModelTask::Embed | ModelTask::Classify(_) => PoolingMode::Mean,
             };
             SentenceModules::plain(mode, hidden)
@@ -391,6 +391,7 @@ impl LoadedModel {
     /// without `max_draft`, or other threads have its [`frontend`](Self::frontend). An assistant of Gemma 4 cannot read a
     /// model whose keys and values are divided among ranks.
     pub fn load_draft_model(&mut self, files: Files) -> Result<()> {
+        self.frontend.check_generates()?;
         if draft::kind(&files)?.is_some() {
             return self.load_reader(&files);
         }
@@ -404,7 +405,11 @@ impl LoadedModel {
         let registry = Registry::default();
         let parts = ModelParts::without_head(&registry, files);
         let draft = Self::read(&parts, options, &mut |_, _| ())?;
-        draft::check_vocabulary(self, &draft).map_err(|message| {
+        let generates = draft.frontend.check_generates();
+        let suits = generates
+            .map_err(|error| error.to_string())
+            .and_then(|()| draft::check_vocabulary(self, &draft));
+        suits.map_err(|message| {
             let message = format!("draft model {name}: {message}");
             Error::new(ErrorKind::Unsupported, message)
         })?;

@@ -294,7 +294,7 @@ fn chosen(
         .iter()
         .map(|&(path, bits)| (Patterns::new([path]), bits))
         .collect();
-    let inverse = model.names().inverse();
+    let inverse = model.names().checkpoint();
     let layers = model.geometry().layers().len();
     let mut found = Chosen {
         schemes: BTreeMap::new(),
@@ -339,7 +339,7 @@ pub fn schemes(
 
 /// The `quantization` of a model whose weights are packed by `usual`, and some by other schemes.
 fn schemes_of(usual: Scheme, model: &dyn Model, prefix: &str) -> Result<Map<String, Value>> {
-    let inverse = model.names().inverse();
+    let inverse = model.names().checkpoint();
     let mut entry = settings(usual);
     for (path, own) in Schemes::of(model)? {
         for piece in inverse.modules(&path).unwrap_or_default() {

@@ -137,13 +137,22 @@ pub trait Model: Module {
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// The output head.
+    /// The output head. It is [absent](Head::absent) if the checkpoint has none.
     fn head(&self) -> Head<'_>;
+
+    /// Removes the output head: loading calls this, before parameters have values, if the checkpoint has none.
+    ///
+    /// # Errors
+    /// Models of this type need one ([`CausalLm`](crate::decoders::causal_lm::CausalLm) does not).
+    fn remove_head(&mut self) -> Result<()> {
+        let message = "the files have no lm_head.weight, which models of this type need";
+        Err(Error::new(ErrorKind::Format, message))
+    }
 
     /// `[.., E] -> [.., V]`
     ///
     /// # Errors
-    /// The shapes do not fit.
+    /// The shapes do not fit, or there is no head.
     fn logits(&self, hidden: &Array) -> Result<Array> {
         self.head().forward(hidden)
     }

@@ -14,7 +14,7 @@ mod golden {
     mod narrow;
     mod ngrams;
     mod published_bits;
-    mod renamed;
+    pub mod renamed;
     pub mod run;
     pub mod sharded;
     mod wrappers;

@@ -16,6 +16,8 @@ pub enum HeadMatrix<'a> {
     Own(&'a Linear),
     /// The embedding's.
     Tied(&'a Embedding),
+    /// None: the checkpoint has no head.
+    Absent,
 }
 
 /// The output head of a model: hidden states to logits. It borrows parts of the model.
@@ -42,6 +44,32 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// The head of a model without one, which computes no logits.
+    pub const fn absent() -> Self {
+        Self {
+            matrix: HeadMatrix::Absent,
+            scale: None,
+            softcap: None,
+            excluded: None,
+        }
+    }
+
+    /// Whether the model has no head.
+    pub const fn is_absent(&self) -> bool {
+        matches!(self.matrix, HeadMatrix::Absent)
+    }
+
+    /// Checks that there is a head.
+    ///
+    /// # Errors
+    /// The model has none.
+    pub fn check(&self) -> Result<()> {
+        match self.is_absent() {
+            true => no_head(),
+            false => Ok(()),
+        }
+    }
+
     /// The head whose logits of these tokens, Bool `[V]`, are minus infinity.
     #[must_use]
     pub fn without(self, excluded: Option<&'a Array>) -> Self {
@@ -57,11 +85,12 @@ impl<'a> Head<'a> {
     /// `[.., E] -> [.., V]`
     ///
     /// # Errors
-    /// The shapes do not fit.
+    /// The shapes do not fit, or there is no head.
     pub fn forward(&self, hidden: &Array) -> Result<Array> {
         let logits = match self.matrix {
             HeadMatrix::Own(layer) => layer.forward(hidden)?,
             HeadMatrix::Tied(embedding) => embedding.as_linear(hidden)?,
+            HeadMatrix::Absent => return no_head(),
         };
         finished(logits, self.scale, self.softcap, self.excluded)
     }
@@ -69,9 +98,9 @@ impl<'a> Head<'a> {
     /// The logits of the first `tokens` tokens of the vocabulary: `[.., E] -> [.., tokens]`
     ///
     /// # Errors
-    /// The vocabulary has fewer tokens, or the shapes do not fit.
+    /// The vocabulary has fewer tokens, the shapes do not fit, or there is no head.
     pub fn first(&self, tokens: i32, hidden: &Array) -> Result<Array> {
-        let head = self.owned();
+        let head = self.owned()?;
         match head.layer.joint {
             RankJoin::Alone => head.slice(0, tokens)?.forward(hidden),
             // A rank has some of the tokens only.
@@ -80,8 +109,8 @@ impl<'a> Head<'a> {
     }
 
     /// A head that owns its layer. It shares the arrays, and the same parameters are trainable.
-    pub(crate) fn owned(&self) -> OwnedHead {
-        OwnedHead {
+    pub(crate) fn owned(&self) -> Result<OwnedHead> {
+        Ok(OwnedHead {
             layer: match self.matrix {
                 HeadMatrix::Own(layer) => layer.clone(),
                 // The adapter keeps the layout of an embedding's adapter.
@@ -93,12 +122,18 @@ impl<'a> Head<'a> {
                     lora: embedding.lora.clone(),
                     by_row: embedding.by_row.clone(),
                 },
+                HeadMatrix::Absent => return no_head(),
             },
             scale: self.scale,
             softcap: self.softcap,
             excluded: self.excluded.cloned(),
-        }
+        })
     }
+}
+
+fn no_head<T>() -> Result<T> {
+    let message = "the model has no output head (lm_head.weight), so it computes no logits";
+    Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 fn finished(

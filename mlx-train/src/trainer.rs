@@ -181,7 +181,7 @@ impl<'a> Trainer<'a> {
     /// `output` nothing is saved.
     ///
     /// # Errors
-    /// A setting is out of range, or there is nothing to learn from.
+    /// A setting is out of range, there is nothing to learn from, or the model has no output head.
     pub fn new(
         model: &'a mut dyn Model,
         config: TrainerConfig,
@@ -190,6 +190,7 @@ impl<'a> Trainer<'a> {
         output: Option<Output>,
     ) -> Result<Self> {
         config.check()?;
+        model.head().check()?;
         if config.mtp.is_some() {
             check_ahead(model)?;
         }

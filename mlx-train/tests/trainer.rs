@@ -322,3 +322,14 @@ fn a_feed_is_a_permutation_a_round() {
         }
     }
 }
+
+/// A decoder of embeddings has no output head, and its loss cannot be computed.
+#[test]
+fn a_model_without_a_head_is_not_trained() {
+    let mut model = model(true);
+    model.remove_head().unwrap();
+    let train = examples(2);
+    let made = Trainer::new(model.as_mut(), config(1), &train, &[], None);
+    let error = made.err().expect("it is refused").to_string();
+    assert!(error.contains("no output head (lm_head.weight)"), "{error}");
+}

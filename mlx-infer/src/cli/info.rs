@@ -4,6 +4,7 @@ use clap::Args;
 use mlx_core::Scheme;
 use mlx_infer::convert::non_finite;
 use mlx_infer::{LoadedModel, ModelInfo};
+use mlx_models::ModelTask;
 use mlx_nn::{KvShape, LayerKind, StateCost};
 use serde_json::{Value, json};
 
@@ -104,6 +105,12 @@ fn describe(model: &LoadedModel, name: &str) -> Value {
     json!({
         "model": name,
         "architecture": info.model_type,
+        "task": match info.task {
+            ModelTask::Generate => "generate",
+            ModelTask::Embed => "embed",
+            ModelTask::Headless => "embed, without an output head",
+            ModelTask::Classify(_) => "classify",
+        },
         "parameters": info.n_parameters,
         "dtype": info.dtype.to_string(),
         "quantization": described(info.quantization),
@@ -159,7 +166,7 @@ fn text(value: &Value) -> String {
 
 fn table(document: &Value) -> String {
     let bytes = |value: &Value| output::bytes(value.as_u64().unwrap_or(0) as usize);
-    let mut rows: Vec<(&str, String)> = ["model", "architecture", "parameters", "dtype"]
+    let mut rows: Vec<(&str, String)> = ["model", "architecture", "task", "parameters", "dtype"]
         .into_iter()
         .map(|key| (key, text(&document[key])))
         .collect();

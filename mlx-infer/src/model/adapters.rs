@@ -210,7 +210,10 @@ fn probe(model: &LoadedModel, number: usize) -> Result<()> {
     let input = Array::from_slice(&[0u32; 3], &[1, 3])?;
     tokens.scope(|| {
         let hidden = model.model().hidden(&input, &mut step)?;
-        model.model().logits(&hidden.squeeze(0)?)
+        match model.model().head().is_absent() {
+            true => Ok(hidden),
+            false => model.model().logits(&hidden.squeeze(0)?),
+        }
     })?;
     drop(step);
     let mut missed = tokens.missed(model.model())?;

@@ -177,10 +177,14 @@ impl Frontend {
     /// Checks that the model generates text.
     ///
     /// # Errors
-    /// It is an encoder.
+    /// It is an encoder, or has no output head.
     pub(crate) fn check_generates(&self) -> Result<()> {
         match self.info.task {
             ModelTask::Generate => Ok(()),
+            ModelTask::Headless => Err(Error::unsupported(
+                "this checkpoint has no output head (lm_head.weight), so it makes no text; it embeds texts \
+                 (mlx-infer embed, /v1/embeddings)",
+            )),
             ModelTask::Embed | ModelTask::Classify(_) => Err(Error::unsupported(format!(
                 "this {} model is an encoder: it embeds texts (mlx-infer embed, /v1/embeddings) and generates none",
                 self.info.model_type

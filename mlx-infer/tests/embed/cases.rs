@@ -65,13 +65,14 @@ pub fn load(dir: &Path) -> LoadedModel {
     LoadedModel::load(dir, LoadOptions::default()).unwrap()
 }
 
-/// A tensor from its row: name, shape, center, spread.
+/// A tensor from its row: name, shape, center, spread, and the name that draws its values if it is another.
 fn tensor(row: &Value) -> (String, Array) {
     let name = row[0].as_str().unwrap().to_owned();
+    let drawn = row[4].as_str().unwrap_or(&name);
     let shape: Vec<i32> = serde_json::from_value(row[1].clone()).unwrap();
     let (center, spread) = (row[2].as_f64().unwrap(), row[3].as_f64().unwrap());
     let count = shape.iter().product::<i32>() as u32;
-    let seed = name.bytes().fold(2_166_136_261u32, |seed, byte| {
+    let seed = drawn.bytes().fold(2_166_136_261u32, |seed, byte| {
         (seed ^ u32::from(byte)).wrapping_mul(16_777_619)
     });
     let value = |index: u32| {
@@ -104,5 +105,20 @@ pub fn with_config(case: &Value, entries: Value) -> Value {
         config.insert(key.clone(), value.clone());
     }
     case["mutations"] = json!([]);
+    case
+}
+
+/// A case as `AutoModel` saves it: no output head, and no prefix before the names of tensors. Its head is not tied.
+pub fn headless(name: &str) -> Value {
+    let mut case = with_config(case(name), json!({"tie_word_embeddings": false}));
+    // The values of a tensor follow from its name in the whole checkpoint.
+    let tensors = case["tensors"]["model.safetensors"].as_array_mut().unwrap();
+    for row in tensors {
+        let name = row[0].as_str().unwrap().to_owned();
+        let bare = name.strip_prefix("model.").unwrap().to_owned();
+        let row = row.as_array_mut().unwrap();
+        row[0] = bare.into();
+        row.push(name.into());
+    }
     case
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use mlx_infer::mlx_core::{self, Safetensors};
 use serde_json::{Value, json};
 
-use crate::cases::{case, folder, load, texts};
+use crate::cases::{case, folder, headless, load, texts};
 use crate::vectors;
 
 fn run(args: &[&str], input: &str) -> Output {
@@ -173,4 +173,25 @@ fn wrong_flags_and_lines_are_refused() {
         output.status.code() == Some(1) && stderr.contains("is an encoder"),
         "{stderr}"
     );
+}
+
+#[test]
+fn a_decoder_without_its_head_embeds_only() {
+    let dir = folder(&headless("qwen3"));
+    let model = dir.path().to_str().unwrap();
+    let input = texts().join("\n") + "\n";
+    let found = stdout(&run(&["embed", "--model", model], &input));
+    assert_eq!(found.lines().count(), texts().len());
+    let info = stdout(&run(&["info", "--model", model, "--json"], ""));
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["task"], "embed, without an output head");
+    for (command, flag) in [("generate", "--prompt"), ("score", "--text")] {
+        let output = run(&[command, "--model", model, flag, "x"], "");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{command}: {stderr}");
+        assert!(
+            stderr.contains("no output head (lm_head.weight)"),
+            "{command}: {stderr}"
+        );
+    }
 }

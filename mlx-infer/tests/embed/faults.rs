@@ -1,12 +1,12 @@
 //! What a checkpoint or a call cannot do is refused by name.
 
 use mlx_infer::{
-    EmbedOptions, EmbedPrompt, ErrorKind, GenerateOptions, LoadOptions, LoadedModel, Prompt,
-    RerankOptions, ScoreOptions,
+    ClassifyOptions, EmbedOptions, EmbedPrompt, ErrorKind, Files, GenerateOptions, LoadOptions,
+    LoadedModel, Prompt, RerankOptions, ScoreOptions,
 };
 use serde_json::{Value, json};
 
-use crate::cases::{case, folder, load, with_config, write};
+use crate::cases::{case, folder, headless, load, with_config, write};
 
 #[track_caller]
 fn refused<T>(result: mlx_infer::Result<T>, words: &[&str]) {
@@ -29,6 +29,34 @@ fn an_encoder_generates_nothing() {
     let requests = vec![mlx_infer::Request::new("x", GenerateOptions::default())];
     let mut results = model.batch_generate(requests, &Default::default()).unwrap();
     refused(results.remove(0).into_generated(), &words);
+}
+
+#[test]
+fn a_decoder_without_its_head_generates_nothing() {
+    let dir = folder(&headless("qwen3_rerank"));
+    let mut model = load(dir.path());
+    let words = ["no output head (lm_head.weight)", "mlx-infer embed"];
+    refused(model.generate("x", &GenerateOptions::default()), &words);
+    refused(model.score("x", &ScoreOptions::default()), &words);
+    let labels = ClassifyOptions {
+        labels: vec!["a".to_owned(), "b".to_owned()],
+        ..Default::default()
+    };
+    refused(model.classify(vec!["x".into()], &labels), &words);
+    refused(model.prompt_cache("x", &GenerateOptions::default()), &words);
+    let requests = vec![mlx_infer::Request::new("x", GenerateOptions::default())];
+    let mut results = model.batch_generate(requests, &Default::default()).unwrap();
+    refused(results.remove(0).into_generated(), &words);
+    let pairs = vec![("a".to_owned(), "b".to_owned())];
+    let words = ["no output head (lm_head.weight)", "scores no pairs"];
+    refused(model.score_pairs(pairs, &RerankOptions::default()), &words);
+    // It is neither drafted for nor drafts.
+    let files = || Files::directory(dir.path()).unwrap();
+    let words = ["no output head (lm_head.weight)"; 1];
+    refused(model.load_draft_model(files()), &words);
+    let whole = folder(case("qwen3_rerank"));
+    let words = ["draft model", words[0]];
+    refused(load(whole.path()).load_draft_model(files()), &words);
 }
 
 #[test]

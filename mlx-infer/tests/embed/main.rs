@@ -9,7 +9,7 @@ mod real;
 use mlx_infer::{EmbedOptions, EmbedPrompt, LoadedModel, Prompt, RerankOptions};
 use serde_json::{Value, json};
 
-use cases::{GOLDEN, case, folder, load, mutated, pairs, texts, with_config};
+use cases::{GOLDEN, case, folder, headless, load, mutated, pairs, texts, with_config};
 
 /// The largest distance of a result from sentence-transformers': 1 less the cosine of vectors, and
 /// the difference of relevances.
@@ -154,6 +154,26 @@ fn embedding_gemma() {
 fn qwen3() {
     check("qwen3");
     check("qwen3_mean");
+}
+
+/// Without its output head a decoder has the same vectors, to the bit, by its last token or by a mean.
+#[test]
+fn a_decoder_without_its_head() {
+    for name in ["qwen3", "qwen3_mean"] {
+        let (whole, bare) = (folder(case(name)), folder(&headless(name)));
+        let (whole, bare) = (load(whole.path()), load(bare.path()));
+        for prompt in case(name)["results"].as_object().unwrap().keys() {
+            assert_eq!(vectors(&bare, prompt), vectors(&whole, prompt), "{name}");
+        }
+    }
+    // Without modules.json it takes the last token too, as any decoder.
+    let plain = |mut case: Value| {
+        let files = case["files"].as_object_mut().unwrap();
+        files.retain(|name, _| ["config.json", "tokenizer_config.json"].contains(&name.as_str()));
+        let dir = folder(&case);
+        vectors(&load(dir.path()), "")
+    };
+    assert_eq!(plain(headless("qwen3")), plain(case("qwen3").clone()));
 }
 
 #[test]

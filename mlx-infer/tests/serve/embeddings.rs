@@ -8,11 +8,15 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client::{SERVER, TestServer};
-use crate::sentence::{case, folder, pairs, texts};
+use crate::sentence::{case, folder, headless, pairs, texts};
 
 /// A server of a case of `testdata/embed`, and the folder of its model.
 pub fn server(name: &str) -> (TestServer, TempDir) {
-    let dir = folder(case(name));
+    server_of(case(name))
+}
+
+fn server_of(case: &Value) -> (TestServer, TempDir) {
+    let dir = folder(case);
     let path = dir.path().to_owned();
     let load = move || LoadedModel::load(path, LoadOptions::default());
     (TestServer::of(load, |_| ()), dir)
@@ -84,7 +88,11 @@ fn embeddings_are_the_librarys_in_both_encodings() {
         let same = server.ok("/v1/embeddings", &json!({"input": input}));
         assert_eq!(same["data"], one["data"]);
     }
-    let (encoder, words) = (&server, "nomic_bert model is an encoder");
+    generates_nothing(&server, "nomic_bert model is an encoder");
+}
+
+/// Every route that needs logits of tokens is refused with these words.
+fn generates_nothing(server: &TestServer, words: &str) {
     let messages = json!([{"role": "user", "content": "x"}]);
     for (path, body) in [
         ("/v1/completions", json!({"prompt": "x"})),
@@ -97,11 +105,32 @@ fn embeddings_are_the_librarys_in_both_encodings() {
         ("/v1/responses", json!({"input": "x"})),
         ("/api/generate", json!({"model": "tiny", "prompt": "x"})),
     ] {
-        let answer = encoder.post(path, &body);
+        let answer = server.post(path, &body);
         assert_eq!(answer.status, 400, "{path}: {}", answer.body);
         assert!(answer.body.contains(words), "{path}: {}", answer.body);
     }
-    assert_eq!(encoder.get("/ready").status, 200);
+    assert_eq!(server.get("/ready").status, 200);
+}
+
+#[test]
+fn a_decoder_without_its_head_embeds_only() {
+    let (server, dir) = server_of(&headless("qwen3"));
+    let model = LoadedModel::load(dir.path(), LoadOptions::default()).unwrap();
+    let prompts = texts().into_iter().map(Into::into).collect();
+    let expected = model.embed(prompts, &EmbedOptions::default()).unwrap();
+    let found = server.ok("/v1/embeddings", &json!({"input": texts()}));
+    for (index, expected) in expected.into_iter().enumerate() {
+        let found = values(&found["data"][index]["embedding"]);
+        assert_eq!(found, expected.unwrap().values);
+    }
+    let words = "no output head (lm_head.weight)";
+    let pairs = json!({"query": "x", "documents": ["y"]});
+    let answer = server.post("/v1/rerank", &pairs);
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert!(answer.body.contains(words), "{}", answer.body);
+    let shown = server.ok("/api/show", &json!({"model": "tiny"}));
+    assert_eq!(shown["capabilities"], json!(["embedding"]));
+    generates_nothing(&server, words);
 }
 
 #[test]

@@ -30,6 +30,8 @@ const BARE: [&str; 3] = ["embed_tokens.", "layers.", "norm."];
 pub struct Names {
     prefixes: Rules,
     family: Rules,
+    /// Whether checkpoints are written without the prefix `model.`.
+    is_bare: bool,
 }
 
 impl Names {
@@ -38,12 +40,26 @@ impl Names {
         Self {
             prefixes: Rules::none(),
             family: Rules::none(),
+            is_bare: false,
         }
     }
 
     /// The names in files, to which the rules `prefixes` apply before those of the family.
     pub(crate) const fn new(prefixes: Rules, family: Rules) -> Self {
-        Self { prefixes, family }
+        Self {
+            prefixes,
+            family,
+            is_bare: false,
+        }
+    }
+
+    /// The names of a decoder without its output head, whose checkpoints are also written without the prefix `model.`.
+    /// The missing prefix tells a reader that the head is not wanted.
+    pub(crate) fn without_prefix(self) -> Self {
+        Self {
+            is_bare: true,
+            ..self
+        }
     }
 
     /// The rules for published checkpoints and adapters.
@@ -59,6 +75,13 @@ impl Names {
     /// The rules from parameters to tensors of a written file, without the prefix of a multimodal checkpoint.
     pub fn inverse(&self) -> Rules {
         self.family.inverse()
+    }
+
+    /// The rules from parameters to tensors of a written checkpoint.
+    pub(crate) fn checkpoint(&self) -> Rules {
+        let bare = BARE.iter().filter(|_| self.is_bare);
+        let bare = bare.map(|part| Rule::rename(&format!("model.{part}*"), &format!("{part}*")));
+        self.inverse().and(&Rules::from(bare))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Finds the output head of a model whose config ties it to the embedding.
+//! Finds the output head of a model whose config ties it to the embedding, or whose files may have none.
 //!
 //! The tensors in the files decide, as in transformers: a head that differs from the embedding is used.
 
@@ -12,7 +12,7 @@ const EMBEDDING: &str = "model.embed_tokens";
 /// The arrays of a matrix, dense or quantised.
 const ARRAYS: [&str; 5] = ["weight", "scales", "biases", "factor", "residues"];
 
-/// The tensors in the files for a head that the config ties to the embedding.
+/// The tensors in the files for a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadTensors {
     /// A matrix that differs from the embedding. The model is not tied, although its config ties
@@ -24,6 +24,8 @@ pub(crate) enum HeadTensors {
     Only,
     /// A bias beside the embedding's matrix. The head becomes a layer of its own, which shares the matrix.
     Bias,
+    /// No tensor, although the config does not tie the head: the files are those of a model for embeddings.
+    Absent,
 }
 
 impl HeadTensors {
@@ -32,7 +34,16 @@ impl HeadTensors {
         matches!(self, Self::Embedding | Self::Only)
     }
 
-    /// Examines the tensors of a checkpoint.
+    /// Examines the tensors of a checkpoint whose config does not tie the head. Only `bare` files may lack it: in others
+    /// it is a missing tensor.
+    pub(crate) fn find_untied(checkpoint: &Checkpoint, bare: bool) -> Self {
+        match bare && !checkpoint.names().any(|name| name.starts_with(HEAD)) {
+            true => Self::Absent,
+            false => Self::Own,
+        }
+    }
+
+    /// Examines the tensors of a checkpoint whose config ties the head.
     pub(crate) fn find(checkpoint: &Checkpoint) -> Result<Self> {
         let array = |layer: &str, array: &str| checkpoint.array(&format!("{layer}.{array}"));
         let has_bias = checkpoint.contains(&format!("{HEAD}.bias"));
@@ -68,7 +79,7 @@ impl HeadTensors {
             let head = format!("{HEAD}.{array}");
             match self {
                 Self::Bias => Some(Rule::copy(&format!("{EMBEDDING}.{array}"), &head)),
-                Self::Own => None,
+                Self::Own | Self::Absent => None,
                 Self::Embedding => Some(Rule::drop(&head, "the head is the embedding")),
                 Self::Only => Some(Rule::rename(&head, &format!("{EMBEDDING}.{array}"))),
             }

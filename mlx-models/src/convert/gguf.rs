@@ -111,10 +111,15 @@ pub fn convert_to_gguf(
     let mut load = LoadOptions::default();
     let (assembled, _) = filled(&registry, label, config.clone(), weights, &mut load)?;
     let model = assembled.model;
-    if ModelTask::of(model.as_ref()) != ModelTask::Generate {
-        return Err(unsupported(
-            "an encoder cannot be written in GGUF; models that generate text can".to_owned(),
-        ));
+    let refused = match ModelTask::of(model.as_ref()) {
+        ModelTask::Generate => None,
+        ModelTask::Headless => Some("a model without an output head (lm_head.weight)"),
+        ModelTask::Embed | ModelTask::Classify(_) => Some("an encoder"),
+    };
+    if let Some(what) = refused {
+        return Err(unsupported(format!(
+            "{what} cannot be written in GGUF; models that generate text can"
+        )));
     }
     if let Some((_, scheme)) = Schemes::of(model.as_ref())?.first() {
         return Err(unsupported(format!(

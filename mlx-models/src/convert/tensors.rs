@@ -85,7 +85,7 @@ impl<'a> WrittenTensors<'a> {
             packed: 0,
         };
         model.visit(&mut mlx_nn::Path::default(), &mut tensors)?;
-        let inverse = model.names().inverse();
+        let inverse = model.names().checkpoint();
         let mut written = Gather::default();
         for (name, array) in std::mem::take(&mut tensors.arrays) {
             written.add(inverse.pieces(&name).unwrap_or_default(), &array)?;

@@ -119,7 +119,9 @@ module!(Backbone<L: Module, E: Module> { embed_tokens, layers, norm } flat { end
 #[derive(Clone)]
 pub struct CausalLm<L, M = (), E = ()> {
     model: Backbone<L, E>,
+    /// `None`: the head is the embedding, or there is none.
     lm_head: Option<Linear>,
+    is_headless: bool,
     mtp: Option<M>,
     geometry: Geometry,
     names: Names,
@@ -132,7 +134,7 @@ pub struct CausalLm<L, M = (), E = ()> {
     head_state: Option<usize>,
 }
 module!(CausalLm<L: Module, M: Module, E: Module> { model, lm_head, mtp }
-        plain { geometry, names, embed_scale, logit_scale, softcap, excluded, head_state });
+        plain { is_headless, geometry, names, embed_scale, logit_scale, softcap, excluded, head_state });
 
 /// The parts around the layers.
 #[derive(Clone, Debug)]
@@ -172,6 +174,7 @@ impl<L> CausalLm<L> {
             } else {
                 Some(Linear::empty(hidden, vocab, around.head_bias)?)
             },
+            is_headless: false,
             mtp: None,
             geometry: around.geometry,
             names: Names::none(),
@@ -242,6 +245,7 @@ impl<L, M, E> CausalLm<L, M, E> {
         CausalLm {
             model,
             lm_head: self.lm_head,
+            is_headless: self.is_headless,
             mtp,
             geometry: self.geometry,
             names: self.names,
@@ -298,10 +302,18 @@ where
     }
 
     fn head(&self) -> Head<'_> {
+        if self.is_headless {
+            return Head::absent();
+        }
         let embedding = &self.model.embed_tokens;
         Head::of(self.lm_head.as_ref(), embedding, self.softcap)
             .scaled(self.logit_scale)
             .without(self.excluded.as_ref())
+    }
+
+    fn remove_head(&mut self) -> Result<()> {
+        (self.lm_head, self.is_headless) = (None, true);
+        Ok(())
     }
 
     fn geometry(&self) -> &Geometry {

@@ -48,6 +48,8 @@ pub enum ModelTask {
     Generate,
     /// Features of texts.
     Embed,
+    /// Features of texts, by a decoder whose checkpoint has no output head.
+    Headless,
     /// Features of texts, and the logits of this many classes. With one class it is the relevance
     /// of a pair of texts.
     Classify(usize),
@@ -57,6 +59,7 @@ impl ModelTask {
     /// The task of a model.
     pub fn of(model: &dyn crate::model::Model) -> Self {
         match model.encoder().map(crate::model::Encoder::classes) {
+            None if model.head().is_absent() => Self::Headless,
             None => Self::Generate,
             Some(0) => Self::Embed,
             Some(classes) => Self::Classify(classes),

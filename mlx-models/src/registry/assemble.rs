@@ -173,16 +173,20 @@ fn assemble(
         Some(ternary) => ternary.rules().and(&rules),
         None => rules,
     };
-    let names = Names::new(prefixes, rules);
+    let mut names = Names::new(prefixes, rules);
     let mut rules = names.published();
     let mut tensors = published.with_rules(&rules)?;
     let head = match tied {
         true => HeadTensors::find(&tensors)?,
-        false => HeadTensors::Own,
+        // A checkpoint with several towers is not saved as a bare decoder.
+        false => HeadTensors::find_untied(&tensors, bare && !nested),
     };
     if head != HeadTensors::Own {
         rules = rules.and(&head.rules());
         tensors = tensors.with_rules(&rules)?;
+    }
+    if head == HeadTensors::Absent {
+        names = names.without_prefix();
     }
     config.set(TIED, head.is_tied().into());
     let mut quantization = match &stored {
@@ -204,6 +208,9 @@ fn assemble(
         tensors: &tensors,
         mlx_convolutions,
     })?;
+    if head == HeadTensors::Absent {
+        model.remove_head().map_err(|error| error.context(label))?;
+    }
     if let Some(ternary) = ternary {
         let schemes = ternary.schemes(&rules)?;
         ternary::round_inputs(label, model.as_mut(), &schemes)?;

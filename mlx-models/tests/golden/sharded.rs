@@ -40,6 +40,11 @@ fn adapters_on_two_ranks_equal_one_process() {
 }
 
 #[test]
+fn a_model_without_a_head_on_two_ranks_equals_one_process() {
+    on_ranks("headless", 2);
+}
+
+#[test]
 fn a_number_of_ranks_that_does_not_divide_heads_is_refused_by_name() {
     let case = Case::all();
     let case = case.iter().find(|case| case.name == "qwen3").unwrap();

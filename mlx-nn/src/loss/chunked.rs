@@ -38,7 +38,7 @@ use crate::head::{Head, OwnedHead};
 /// ```
 ///
 /// # Errors
-/// `chunk` is not positive, or the shapes do not fit.
+/// `chunk` is not positive, the shapes do not fit, or there is no head.
 pub fn chunked_cross_entropy(
     hidden: &Array,
     targets: &Array,
@@ -99,7 +99,7 @@ impl Slices {
             return Err(Error::new(ErrorKind::Shape, message));
         }
         Ok(Self {
-            head: head.owned(),
+            head: head.owned()?,
             targets: targets.astype(DType::I32)?,
             chunk,
         })

@@ -232,7 +232,7 @@ struct Divider {
     unit: i32,
     inside: Inside,
     sharded: Sharded,
-    /// Whether the embedding is also the output head.
+    /// Whether the embedding is also the output head, or there is none.
     tied: bool,
 }
 

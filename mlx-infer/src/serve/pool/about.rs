@@ -37,16 +37,19 @@ impl About {
         let frontend = loaded.frontend();
         let info = frontend.info();
         let format = loaded.reply_format().ok();
-        let is_encoder = frontend.check_generates().is_err();
+        let generates = frontend.check_generates().is_ok();
         let capabilities = [
-            ("completion", !is_encoder),
-            ("embedding", matches!(info.task, ModelTask::Embed)),
-            ("tools", !is_encoder && format.is_some()),
+            ("completion", generates),
+            (
+                "embedding",
+                matches!(info.task, ModelTask::Embed | ModelTask::Headless),
+            ),
+            ("tools", generates && format.is_some()),
             (
                 "thinking",
-                format.is_some_and(|format| format.has_reasoning()),
+                generates && format.is_some_and(|format| format.has_reasoning()),
             ),
-            ("insert", !is_encoder && loaded.infill("suffix").is_ok()),
+            ("insert", generates && loaded.infill("suffix").is_ok()),
         ];
         let capabilities = capabilities.into_iter().filter(|(_, has)| *has);
         let template = frontend.chat_template().ok();

@@ -108,6 +108,9 @@ pub(super) fn answers(frontend: &Frontend) -> Result<AnswerLogits> {
         ModelTask::Embed => Err(Error::unsupported(format!(
             "this {model_type} model embeds texts and has no head that scores pairs; use embeddings"
         ))),
+        ModelTask::Headless => Err(Error::unsupported(
+            "this checkpoint has no output head (lm_head.weight), so it scores no pairs; use embeddings",
+        )),
         ModelTask::Generate => {
             if let Some((yes, no)) = frontend.sentence()?.answers {
                 return Ok(AnswerLogits::Tokens(yes, no));

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mlx_core::ops::create::zeros;
 use mlx_core::{Array, Error, ErrorKind, Result};
-use mlx_nn::{Head, Step};
+use mlx_nn::{HeadMatrix, Step};
 
 use super::{CausalLm, DecoderLayer, Ends, HEAD_STATES, Predict};
 use crate::model::{DraftHead, Model, NO_DRAFTS, TrainableHead, paired};
@@ -72,9 +72,10 @@ where
     fn logits(&self, features: &Array, first: Option<i32>) -> Result<Array> {
         let (mtp, _) = self.enabled()?;
         let features = mtp.leave(features)?;
-        let own = mtp.output().or(self.lm_head.as_ref());
-        let head = Head::of(own, &self.model.embed_tokens, self.softcap);
-        let head = head.scaled(self.logit_scale);
+        let mut head = self.head().without(None);
+        if let Some(own) = mtp.output() {
+            head.matrix = HeadMatrix::Own(own);
+        }
         match first {
             Some(first) => head.first(first, &features),
             None => head.forward(&features),

@@ -1,16 +1,19 @@
 //! The programs of a rank.
 
+use std::collections::BTreeMap;
+
 use mlx_core::distributed::{Backend, init};
-use mlx_core::{Array, DType, ErrorKind, Result, random};
+use mlx_core::{Array, DType, ErrorKind, Result, Safetensors, random, safetensors};
 use mlx_models::adapter::{self, AdapterConfig, AdapterKind};
 use mlx_models::convert::save;
-use mlx_models::{LoadOptions, Loaded, Model};
+use mlx_models::{LoadOptions, Loaded, Model, ModelTask};
 use mlx_nn::LoraConfig;
 use mlx_nn::lora::attach;
 use mlx_nn::shard::{Ranks, join};
 use serde_json::json;
 
 use crate::golden::case::Case;
+use crate::golden::renamed::tensors;
 use crate::golden::run::{greedy, log_probs, prompt_logits};
 
 /// The largest difference between ranks and one process, in units of the largest log probability. Sums have another
@@ -26,6 +29,7 @@ pub fn run(program: &str) -> Result<()> {
         "families" => families(ranks),
         "redrawn" => redrawn(ranks),
         "adapters" => adapters(ranks),
+        "headless" => headless(ranks),
         "survivor" => survivor(ranks),
         other => panic!("no program {other}"),
     }
@@ -194,6 +198,40 @@ fn redrawn(ranks: Ranks) -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// The features of a model whose files have no output head.
+fn headless(ranks: Ranks) -> Result<()> {
+    let case = Case::all().into_iter().find(|case| case.name == "qwen3");
+    let case = case.expect("the case of qwen3");
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("model.safetensors");
+    let tensors = tensors(&case);
+    let bare = tensors.iter().filter_map(|(name, array)| {
+        let name = name.strip_prefix("model.")?;
+        Some((name, array))
+    });
+    safetensors::save(&path, bare, &BTreeMap::new())?;
+    let features = |ranks: Ranks| -> Result<Array> {
+        let options = LoadOptions {
+            dtype: Some(DType::F32),
+            ranks,
+            ..LoadOptions::default()
+        };
+        let files = vec![Safetensors::open(&path)?];
+        let loaded = mlx_models::load_from("bare", case.config("config.json"), files, options)?;
+        assert_eq!(loaded.info.task, ModelTask::Headless);
+        let (model, prompt) = (loaded.model, &case.prompts[0]);
+        let mut cache = model.new_cache(1);
+        let mut step = cache.begin(&[prompt.len()])?;
+        let tokens = Array::from_slice(prompt, &[1, prompt.len() as i32])?;
+        model.hidden(&tokens, &mut step)
+    };
+    let (alone, shared) = (features(Ranks::ALONE)?, features(ranks)?);
+    let size = alone.abs()?.max_all()?.item::<f32>()?;
+    let off = shared.subtract(&alone)?.abs()?.max_all()?.item::<f32>()?;
+    assert!(off < NOISE * size.max(1.0), "{off} of {size}");
     Ok(())
 }
 
