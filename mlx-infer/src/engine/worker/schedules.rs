@@ -4,7 +4,8 @@
 //! memory stays within its limits, and at the end no page is in use.
 //!
 //! A soak at four times the capacity takes two seconds here, and ten minutes with
-//! `MLX_INFER_SOAK=600 cargo test --release -p mlx-infer --lib soak -- --nocapture`.
+//! `MLX_INFER_SOAK=600 cargo test --release -p mlx-infer --lib soak -- --nocapture`. Of the test models that have no test
+//! here every 40th has a schedule; `MLX_INFER_SCHEDULES=0/1` runs all, and `K/N` every Nth from the Kth on.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -118,6 +119,12 @@ fn submit<'s>(
 }
 
 fn alone(model: &LoadedModel, of: usize) -> Vec<u32> {
+    let told = told_alone(model, of);
+    assert_eq!(told.error, None);
+    told.tokens
+}
+
+fn told_alone(model: &LoadedModel, of: usize) -> Told {
     let limits = Limits {
         prefix_bytes: 0,
         ..Limits::default()
@@ -127,7 +134,7 @@ fn alone(model: &LoadedModel, of: usize) -> Vec<u32> {
     while !worker.is_idle() {
         worker.tick();
     }
-    told.take().tokens
+    told.take()
 }
 
 /// What happened in a schedule.
@@ -360,6 +367,40 @@ fn drafting_heads() {
         assert!(has_head, "{case}");
         schedules(case, None, true);
     }
+}
+
+/// A schedule of each model that holds all kinds of requests.
+#[test]
+#[expect(clippy::print_stderr, reason = "a long run tells what it has done")]
+fn other_models() {
+    let part = std::env::var("MLX_INFER_SCHEDULES");
+    let part = part.unwrap_or_else(|_| "7/40".to_owned());
+    let (first, step) = part.split_once('/').expect("K/N");
+    let [first, step] = [first, step].map(|n| n.parse().expect("a number"));
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models");
+    let mut cases: Vec<String> = std::fs::read_dir(models)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("model.safetensors").exists())
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    cases.sort();
+    let mut ran = 0;
+    for case in cases.iter().skip(first).step_by(step) {
+        let model = load(case, None);
+        let told: Vec<Told> = (0..KINDS).map(|of| told_alone(&model, of)).collect();
+        if let Some(error) = told.iter().find_map(|told| told.error) {
+            // For example a prompt is longer than the model's texts.
+            eprintln!("{case}: left out, {error:?}");
+            continue;
+        }
+        let expected: Vec<Vec<u32>> = told.into_iter().map(|told| told.tokens).collect();
+        let seed = case.len() as u64;
+        run(case, &model, &expected, (seed, None), &mut Seen::default());
+        eprintln!("{case}: the tokens of requests alone");
+        ran += 1;
+    }
+    assert!(ran > 0, "all models were left out");
 }
 
 #[test]
