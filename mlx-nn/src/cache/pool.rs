@@ -243,7 +243,9 @@ impl PagePool {
     /// Frees the memory if no page is held and none was reserved. Returns whether it did.
     pub(crate) fn release(&mut self) -> bool {
         let is_free = |group: &Group| group.reserved == 0 && group.pages.borrow().held() == 0;
-        let frees = self.groups.iter().all(is_free);
+        // A model without pages has nothing to free, and its captured steps stay.
+        let mut layers = self.layers.iter().flatten();
+        let frees = layers.any(|layer| !layer.arrays.is_empty()) && self.groups.iter().all(is_free);
         if frees {
             self.moved += 1;
             for layer in self.layers.iter_mut().flatten() {

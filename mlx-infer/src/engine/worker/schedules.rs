@@ -352,6 +352,8 @@ fn latents() {
 #[test]
 fn recurrent_layers() {
     schedules("lfm2", None, true);
+    // It has no pages.
+    schedules("mamba2", None, false);
 }
 
 #[test]
