@@ -96,6 +96,24 @@ pub(super) fn agreeing(a: &[u32], b: &[u32], most: usize) -> usize {
     pairs.take_while(|(a, b)| a == b).count()
 }
 
+/// Copies of the items of several runs with new numbers from 0, which `number` holds; and for each of
+/// them the place of its run and its number there.
+pub(super) fn renumbered<'a, T: Clone + 'a, I: Iterator<Item = &'a T>>(
+    runs: impl Iterator<Item = I>,
+    number: impl Fn(&mut T) -> &mut usize,
+) -> (Vec<T>, Vec<(usize, usize)>) {
+    let (mut all, mut from) = (Vec::new(), Vec::new());
+    for (place, items) in runs.enumerate() {
+        for item in items {
+            let mut item = item.clone();
+            let own = std::mem::replace(number(&mut item), all.len());
+            from.push((place, own));
+            all.push(item);
+        }
+    }
+    (all, from)
+}
+
 /// A call in progress.
 struct Call<R: TextRun> {
     run: Result<R>,

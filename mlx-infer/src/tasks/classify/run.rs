@@ -12,7 +12,7 @@ use crate::model::forward;
 use crate::model::frontend::{check_ids, check_positions};
 use crate::request::cancel::CancelToken;
 use crate::tasks::pack::{self, BatchLimit, BatchSize};
-use crate::tasks::shared::{RunShape, TextRun, agreeing};
+use crate::tasks::shared::{RunShape, TextRun, agreeing, renumbered};
 use crate::work_sizes::WorkSizes;
 
 /// The shortest common prefix that is computed once for all texts.
@@ -132,18 +132,11 @@ impl TextRun for Run {
     }
 
     fn together(runs: &[&Self], model: &LoadedModel) -> (Self, Vec<(usize, usize)>) {
-        let waiting = runs.iter().enumerate().flat_map(|(place, run)| {
-            let items = run.batches.iter().flatten().map(|&at| &run.items[at]);
-            items.map(move |item| (place, item))
+        let waiting = runs.iter().map(|run| {
+            let places = run.batches.iter().flatten();
+            places.map(|&at| &run.items[at])
         });
-        let renumbered = waiting.enumerate().map(|(index, (place, item))| {
-            let renumbered = Item {
-                index,
-                ..item.clone()
-            };
-            (renumbered, (place, item.index))
-        });
-        let (items, indices) = renumbered.unzip();
+        let (items, indices) = renumbered(waiting, |item| &mut item.index);
         let limits = runs.iter().map(|run| run.limit);
         let options = ClassifyOptions {
             batch_tokens: limits.map(|limit| limit.tokens).min().unwrap_or(1),

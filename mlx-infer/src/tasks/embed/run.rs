@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::model::{LoadedModel, forward};
 use crate::request::cancel::CancelToken;
 use crate::tasks::pack::{BatchLimit, BatchSize, pack};
-use crate::tasks::shared::{RunShape, TextRun};
+use crate::tasks::shared::{RunShape, TextRun, renumbered};
 use crate::work_sizes::WorkSizes;
 
 /// What a forward pass computes of texts. Texts for which it is the same share a pass.
@@ -156,18 +156,11 @@ impl TextRun for EmbedRun {
     }
 
     fn together(runs: &[&Self], _: &LoadedModel) -> (Self, Vec<(usize, usize)>) {
-        let waiting = runs.iter().enumerate().flat_map(|(place, run)| {
-            let items = run.batches.iter().flatten().map(|&at| &run.items[at]);
-            items.map(move |item| (place, item))
+        let waiting = runs.iter().map(|run| {
+            let places = run.batches.iter().flatten();
+            places.map(|&at| &run.items[at])
         });
-        let renumbered = waiting.enumerate().map(|(index, (place, item))| {
-            let renumbered = Item {
-                index,
-                ..item.clone()
-            };
-            (renumbered, (place, item.index))
-        });
-        let (items, indices) = renumbered.unzip();
+        let (items, indices) = renumbered(waiting, |item| &mut item.index);
         let limit = runs[1..]
             .iter()
             .fold(runs[0].limit, |limit, run| limit.least(run.limit));
