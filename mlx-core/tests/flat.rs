@@ -270,6 +270,32 @@ fn a_step_without_tokens_stores_nothing() -> Result<()> {
     Ok(())
 }
 
+/// Rows that are packed already are kept as they are: their words are no numbers.
+#[test]
+fn words_are_kept_as_they_are() -> Result<()> {
+    let step = Step::new()?;
+    let pool = Array::full(&[6, 2, 16, 5], 7u32, DType::U32)?;
+    let words: Vec<u32> = (0..2 * TOKENS as u32 * 5)
+        .map(|i| i.wrapping_mul(0x9e37_79b9) | 0x7f80_0000)
+        .collect();
+    let new = Array::from_slice(&words, &[1, 2, TOKENS, 5])?;
+    for forms in [false, true] {
+        let store = || fast::paged_keep(&pool, &new, &step.pages(), false);
+        let kept = if forms { plainly(store)? } else { store()? };
+        let kept = kept.to_vec::<u32>()?;
+        let mut wanted = vec![7u32; kept.len()];
+        for (token, (page, slot)) in PLACES.into_iter().enumerate() {
+            for head in 0..2 {
+                let to = ((page * 2 + head) * 16 + slot) as usize * 5;
+                let from = (head as usize * TOKENS as usize + token) * 5;
+                wanted[to..to + 5].copy_from_slice(&words[from..from + 5]);
+            }
+        }
+        assert_eq!(kept, wanted, "plain: {forms}");
+    }
+    Ok(())
+}
+
 #[test]
 fn pools_are_written_in_place() -> Result<()> {
     let step = Step::new()?;

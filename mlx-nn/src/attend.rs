@@ -7,7 +7,9 @@ use crate::attention::Alibi;
 
 mod paged;
 
-pub(crate) use paged::{Paged, Seen, attend_to_pages, attend_to_tokens, store_in_pages};
+pub(crate) use paged::{
+    Paged, Seen, attend_to_pages, attend_to_tokens, keep_in_pages, store_in_pages,
+};
 
 /// Options of attention that an architecture sets.
 #[derive(Clone, Copy, Debug)]

@@ -60,11 +60,11 @@ pub(crate) fn store_in_pages(
     at: &Paged,
     scheme: Option<Scheme>,
 ) -> Result<(Vec<Array>, Option<Array>)> {
-    let (pages, how) = (at.pages(), PagedStore { scheme });
     let ([k, v], Some(values)) = (pools, values) else {
-        let pool = fast::paged_keep(&pools[0], &keys.heads()?, &pages, true)?;
+        let pool = keep_in_pages(&pools[0], &keys.heads()?, at)?;
         return Ok((vec![pool], None));
     };
+    let (pages, how) = (at.pages(), PagedStore { scheme });
     let own = Pools::Own(k.clone(), v.clone());
     let ((k, v), heads) = match (queries, keys) {
         (Some(queries), Keys::Projection(keys)) => {
@@ -79,6 +79,11 @@ pub(crate) fn store_in_pages(
         (_, Keys::Heads(keys)) => (fast::paged_store(own, keys, values, &pages, how)?, None),
     };
     Ok((vec![k, v], heads))
+}
+
+/// Writes vectors `[1, K, T, D]` to their pages of a pool `[pages, K, PAGE, D]` as they are. Returns the pool.
+pub(crate) fn keep_in_pages(pool: &Array, vectors: &Array, at: &Paged) -> Result<Array> {
+    fast::paged_keep(pool, vectors, &at.pages(), true)
 }
 
 /// The attention of queries `[1, H, T, D]` over pages: `[1, H, T, Dv]`.

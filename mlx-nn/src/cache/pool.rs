@@ -15,7 +15,7 @@ use mlx_core::{Array, DType, Error, ErrorKind, Result, Scheme, eval, fast, inpla
 use super::pages::{PAGE, PageCopy, Pages, RowPages, SPARE};
 use super::state::refusal;
 use super::{CacheOptions, LayerKind, RowPart};
-use crate::attend::{Keys, Paged, store_in_pages};
+use crate::attend::{Keys, Paged, keep_in_pages, store_in_pages};
 
 /// The least number of pages of an array.
 const LEAST: usize = 8;
@@ -436,7 +436,6 @@ impl PagePool {
     ) -> Result<()> {
         self.grow(layer)?;
         let group = self.group_of(layer)?;
-        let first = begin / PAGE * PAGE;
         let group = &self.groups[group];
         let room = group.capacity(group.pages.borrow().len()) as i32;
         for (at, array) in arrays.iter().enumerate() {
@@ -459,19 +458,28 @@ impl PagePool {
                     ),
                 ));
             }
-            let before = (begin - first) as i32;
-            let end = before + n;
-            let behind = (end + PAGE as i32 - 1) / PAGE as i32 * PAGE as i32 - end;
-            let whole = array.pad(&[(2, before, behind)], 0u32)?;
-            let pages = (end + behind) / PAGE as i32;
-            let whole = whole.reshape(&[heads, pages, PAGE as i32, d])?;
-            let whole = whole.swapaxes(0, 1)?;
-            let to: Vec<u32> = (0..pages as usize)
-                .filter_map(|number| row.page_of(first + number * PAGE))
-                .collect();
-            let to = Array::from_slice(&to, &[to.len() as i32])?;
-            self.overwrite(layer, at, &to, &whole)?;
+            let pages = pages_of(row, (begin, begin + n as usize))?;
+            own.arrays[at] = keep_in_pages(&own.arrays[at], array, &pages)?;
         }
         Ok(())
     }
+}
+
+/// The pages of a row's positions `begin..end`, all of which it holds, as those of a step that brings
+/// these positions.
+fn pages_of(row: &RowPages, (begin, end): (usize, usize)) -> Result<Paged> {
+    let first = begin / PAGE;
+    let held = (first..end.div_ceil(PAGE)).map(|number| {
+        let page = row.page_of(number * PAGE);
+        let page = page.ok_or_else(|| refusal(format!("the row does not hold page {number}")))?;
+        Ok(page as i32)
+    });
+    let pages = held.collect::<Result<Vec<i32>>>()?;
+    let n = (end - begin) as i32;
+    Ok(Paged {
+        tables: Array::from_slice(&pages, &[1, pages.len() as i32])?,
+        starts: Array::from_slice(&[0, n], &[2])?,
+        lens: Array::from_slice(&[(begin - first * PAGE) as i32], &[1])?,
+        most: n,
+    })
 }

@@ -14,7 +14,9 @@ void check_paged_store(const PagedStoreInputs& of, const RowPacking& packing) {
     const auto& pool = of.pools[i];
     check_pool(pool, "store");
     auto fresh = i == 0 ? fresh_keys : of.values->shape();
-    bool fits = fresh.size() == 4 && fresh[0] == 1 && fresh[2] == fresh_keys[2] && is_float(type) &&
+    // Rows that are packed already are kept as they are.
+    bool is_kept = is_float(type) || (type == mx::uint32 && packing.bits == 0);
+    bool fits = fresh.size() == 4 && fresh[0] == 1 && fresh[2] == fresh_keys[2] && is_kept &&
         (i == 0 || of.values->dtype() == type) && pool.dtype() == (packing.bits > 0 ? mx::uint32 : type) &&
         pool.shape(1) == fresh[1] && unpacked_size(pool, packing, type) == fresh[3] && pool.shape(0) == of.pools[0].shape(0) &&
         pool.shape(2) == of.pools[0].shape(2);
