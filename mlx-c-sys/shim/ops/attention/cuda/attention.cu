@@ -31,7 +31,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
   constexpr bool is_ahead = D <= 128;
   __shared__ __align__(16) T values[(is_ahead ? 2 : 1) * part_slots * padded];
   __shared__ float scores[tile_queries][part_slots + 1];
-  __shared__ __align__(16) T weights[tile_queries][part_slots + 8];
+  __shared__ __align__(16) T weights[tile_queries][weight_step];
   __shared__ float part_most[tile_queries], part_sum[tile_queries];
 
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
@@ -264,15 +264,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
       if (first + query >= queries) {
         break;
       }
-      float low = scores[query][lane], high = scores[query][lane + warp_size];
-      float largest = warp_max(fmaxf(low, high));
-      low = weight_of(low, largest), high = weight_of(high, largest);
-      float total = warp_sum(low + high);
-      weights[query][lane] = narrow<T>(low);
-      weights[query][lane + warp_size] = narrow<T>(high);
-      if (lane == 0) {
-        part_most[query] = largest, part_sum[query] = total;
-      }
+      weigh(scores[query], weights[query], part_most[query], part_sum[query]);
     }
     if (is_ahead) {
       asm volatile("cp.async.wait_group 1;");
@@ -284,24 +276,7 @@ __device__ void attention(const AttentionArgs& a, int dim, int value_dim) {
     const T* own_values = values_of(c);
     float now[value_tiles][4] = {};
     if (own_value < D) {
-#pragma unroll
-      for (int k = 0; k < part_slots / 16; k++) {
-        if (k < first_step || k >= steps) {
-          continue;
-        }
-        uint32_t p[4];
-        p[0] = *reinterpret_cast<uint32_t*>(&weights[g][16 * k + 2 * t]);
-        p[1] = *reinterpret_cast<uint32_t*>(&weights[g + 8][16 * k + 2 * t]);
-        p[2] = *reinterpret_cast<uint32_t*>(&weights[g][16 * k + 2 * t + 8]);
-        p[3] = *reinterpret_cast<uint32_t*>(&weights[g + 8][16 * k + 2 * t + 8]);
-#pragma unroll
-        for (int n = 0; n < value_tiles; n += 2) {
-          uint32_t v[4];
-          load_transposed(v, own_values + (16 * k + lane % 16) * padded + own_value + 8 * n + lane / 16 * 8);
-          multiply<T>(now[n], p, v[0], v[1]);
-          multiply<T>(now[n + 1], p, v[2], v[3]);
-        }
-      }
+      add_weighted<padded>(now, weights[0], own_values + own_value, first_step, steps);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -47,7 +47,7 @@ __device__ void decode(const AttentionArgs& a) {
   extern __shared__ __align__(16) char memory_of_block[];
   T* buffer = reinterpret_cast<T*>(memory_of_block); // for each stage, keys and values
   __shared__ float scores[tile_queries][part_slots + 1];
-  __shared__ __align__(16) T weights[tile_queries][part_slots + 8];
+  __shared__ __align__(16) T weights[tile_queries][weight_step];
   __shared__ float part_most[tile_queries], part_sum[tile_queries];
 
   int lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size, g = lane / 4, t = lane % 4;
@@ -109,7 +109,6 @@ __device__ void decode(const AttentionArgs& a) {
   if (!is_old) {
     fetch(begin, page);
   }
-  asm volatile("cp.async.commit_group;");
   page = begin + 1 < end ? page_of(begin + 1) : 0;
 
   // Queries as operands of the tensor cores: thread t has elements 8 t to 8 t + 7 of each 32.
@@ -149,7 +148,6 @@ __device__ void decode(const AttentionArgs& a) {
       fetch(c + 1, page);
       page = c + 2 < end ? page_of(c + 2) : 0;
     }
-    asm volatile("cp.async.commit_group;");
     bool is_whole = c >= whole_begin && c < whole_end;
     if (!is_whole) {
       // Slots that no query sees may have NaN, and 0 times NaN is NaN, so they are read as zeros.
@@ -187,15 +185,7 @@ __device__ void decode(const AttentionArgs& a) {
     }
     __syncthreads();
     for (int query = warp; query < queries; query += attention_warps) {
-      float low = scores[query][lane], high = scores[query][lane + warp_size];
-      float largest = warp_max(fmaxf(low, high));
-      low = weight_of(low, largest), high = weight_of(high, largest);
-      float total = warp_sum(low + high);
-      weights[query][lane] = narrow<T>(low);
-      weights[query][lane + warp_size] = narrow<T>(high);
-      if (lane == 0) {
-        part_most[query] = largest, part_sum[query] = total;
-      }
+      weigh(scores[query], weights[query], part_most[query], part_sum[query]);
     }
     __syncthreads();
 
@@ -203,24 +193,7 @@ __device__ void decode(const AttentionArgs& a) {
     // Steps of 16 slots of which no query sees one are left out. They would add zeros.
     int first_step = max(first_slot - slot, 0) / 16, steps = min((length - slot + 15) / 16, part_slots / 16);
     if (own_value < D) {
-#pragma unroll
-      for (int k = 0; k < part_slots / 16; k++) {
-        if (k < first_step || k >= steps) {
-          continue;
-        }
-        uint32_t p[4];
-        p[0] = *reinterpret_cast<uint32_t*>(&weights[g][16 * k + 2 * t]);
-        p[1] = *reinterpret_cast<uint32_t*>(&weights[g + 8][16 * k + 2 * t]);
-        p[2] = *reinterpret_cast<uint32_t*>(&weights[g][16 * k + 2 * t + 8]);
-        p[3] = *reinterpret_cast<uint32_t*>(&weights[g + 8][16 * k + 2 * t + 8]);
-#pragma unroll
-        for (int n = 0; n < value_tiles; n += 2) {
-          uint32_t v[4];
-          load_transposed(v, part_values + (16 * k + lane % 16) * padded + own_value + 8 * n + lane / 16 * 8);
-          multiply<T>(now[n], p, v[0], v[1]);
-          multiply<T>(now[n + 1], p, v[2], v[3]);
-        }
-      }
+      add_weighted<padded>(now, weights[0], part_values + own_value, first_step, steps);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -1,5 +1,5 @@
-// Device code that attention.cu, prompt.cu and stored.cuh share: sizes of tiles and parts, weights of scores, merging of
-// parts, and loads of values for tensor cores.
+// Device code that the attention kernels share: sizes of tiles and parts, weights of scores, merging of parts, and products
+// of weights and values.
 #pragma once
 
 #include "cuda/args.h"
@@ -8,7 +8,8 @@
 
 namespace mlxrs::cuda {
 
-constexpr int tile_queries = 16, part_slots = 64;
+// A row of weights in shared memory has `weight_step` elements, so that the threads that read together hit all banks.
+constexpr int tile_queries = 16, part_slots = 64, weight_step = part_slots + 8;
 // The threads of a block of attention.cu and decode.cu.
 constexpr int attention_warps = 8, attention_threads = attention_warps * warp_size;
 constexpr float nothing = -INFINITY;
@@ -212,6 +213,47 @@ __device__ inline void load_transposed(uint32_t (&b)[4], const T* at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
                : "r"(address));
+}
+
+// The weights of a query's scores in a part of two slots a lane, the largest score, and the sum of the weights before they are
+// rounded. A warp calls it.
+template <class T>
+__device__ inline void weigh(const float* scores, T* weights, float& most, float& sum) {
+  int lane = threadIdx.x % warp_size;
+  float low = scores[lane], high = scores[lane + warp_size], largest = warp_max(fmaxf(low, high));
+  low = weight_of(low, largest), high = weight_of(high, largest);
+  float total = warp_sum(low + high);
+  weights[lane] = narrow<T>(low);
+  weights[lane + warp_size] = narrow<T>(high);
+  if (lane == 0) {
+    most = largest, sum = total;
+  }
+}
+
+// Adds the weighted values of the steps `first` to `end` of a part, of 16 slots each, to `y`: the sums of 16 queries and
+// 8 `Tiles` elements, as tensor cores have them. A warp calls it. `weights` are rows of `weight_step` elements, and `values`
+// rows of `Step`, from the warp's first element on.
+template <int Step, class T, int Tiles>
+__device__ inline void add_weighted(float (&y)[Tiles][4], const T* weights, const T* values, int first, int end) {
+  int lane = threadIdx.x % warp_size, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int k = 0; k < part_slots / 16; k++) {
+    if (k < first || k >= end) {
+      continue;
+    }
+    uint32_t p[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      p[e] = *reinterpret_cast<const uint32_t*>(weights + (g + e % 2 * 8) * weight_step + 16 * k + 2 * t + e / 2 * 8);
+    }
+#pragma unroll
+    for (int n = 0; n < Tiles; n += 2) {
+      uint32_t v[4];
+      load_transposed(v, values + (16 * k + lane % 16) * Step + 8 * n + lane / 16 * 8);
+      multiply<T>(y[n], p, v[0], v[1]);
+      multiply<T>(y[n + 1], p, v[2], v[3]);
+    }
+  }
 }
 
 } // namespace mlxrs::cuda

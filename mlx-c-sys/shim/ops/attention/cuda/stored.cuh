@@ -118,12 +118,13 @@ struct Tile {
 template <class T, int D, int V, int Warps, class Kept>
 __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
   constexpr int threads = Warps * warp_size, own_slots = stored_slots / Warps, own_queries = stored_queries / Warps;
-  constexpr int q_step = D + 8, v_step = V + 8, w_step = stored_slots + 8, s_step = stored_slots + 1, value_tiles = V / Warps / 8;
+  static_assert(stored_slots == part_slots);
+  constexpr int q_step = D + 8, v_step = V + 8, s_step = stored_slots + 1, value_tiles = V / Warps / 8;
   extern __shared__ __align__(16) char memory[];
   T* queries = reinterpret_cast<T*>(memory);
   T* values = queries + stored_queries * q_step;
   T* weights = values + stored_slots * v_step;
-  float* scores = reinterpret_cast<float*>(weights + stored_queries * w_step);
+  float* scores = reinterpret_cast<float*>(weights + stored_queries * weight_step);
   float *part_most = scores + stored_queries * s_step, *part_sum = part_most + stored_queries;
   wait_for_previous();
 
@@ -211,35 +212,13 @@ __device__ void attend(const AttentionArgs& a, const StoredHeads& of) {
 #pragma unroll
     for (int i = 0; i < own_queries; i++) {
       int query = warp * own_queries + i;
-      float low = scores[query * s_step + lane], high = scores[query * s_step + lane + warp_size];
-      float largest = warp_max(fmaxf(low, high));
-      low = weight_of(low, largest), high = weight_of(high, largest);
-      float total = warp_sum(low + high);
-      weights[query * w_step + lane] = narrow<T>(low);
-      weights[query * w_step + lane + warp_size] = narrow<T>(high);
-      if (lane == 0) {
-        part_most[query] = largest, part_sum[query] = total;
-      }
+      weigh(scores + query * s_step, weights + query * weight_step, part_most[query], part_sum[query]);
     }
     __syncthreads();
 
     // Weighted values: each warp computes some of the elements.
     float own[value_tiles][4] = {};
-#pragma unroll
-    for (int k = 0; k < stored_slots / 16; k++) {
-      uint32_t p[4];
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        p[e] = *reinterpret_cast<uint32_t*>(weights + (g + e % 2 * 8) * w_step + 16 * k + 2 * t + e / 2 * 8);
-      }
-#pragma unroll
-      for (int n = 0; n < value_tiles; n += 2) {
-        uint32_t v[4];
-        load_transposed(v, values + (16 * k + lane % 16) * v_step + warp * (V / Warps) + 8 * n + lane / 16 * 8);
-        multiply<T>(own[n], p, v[0], v[1]);
-        multiply<T>(own[n + 1], p, v[2], v[3]);
-      }
-    }
+    add_weighted<v_step>(own, weights, values + warp * (V / Warps), 0, stored_slots / 16);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       float of_part = part_most[g + 8 * h], larger = fmaxf(most[h], of_part);
