@@ -49,7 +49,11 @@ void add_norm_on_cuda(const NormOperands& of, mx::Stream s) {
         args);
     return;
   }
-  launch.run("norm/norm", "add_norm_" + type, static_cast<unsigned>(args.rows), cuda::norm_threads, args);
+  // The pairs of elements of a thread that has its part of a row in registers.
+  int pairs = n <= 4096 ? 8 : n <= 8192 ? 16 : 32;
+  bool fits = n % 2 == 0 && all % 4 == 0 && n <= 2 * pairs * cuda::norm_threads;
+  auto kernel = fits ? "add_norm_" + type + "_" + std::to_string(pairs) : "add_norm_in_memory_" + type;
+  launch.run("norm/norm", kernel, static_cast<unsigned>(args.rows), cuda::norm_threads, args);
 }
 
 } // namespace mlxrs::ops

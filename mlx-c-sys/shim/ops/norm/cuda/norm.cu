@@ -1,16 +1,13 @@
 // RMS norms with and without a residual, for rows of n elements of bf16 or f16, computed in F32:
 // sum = x + residual, or rounded(rms_norm(x, inner)) + residual; normed = rms_norm(sum, outer).
 //
-// Grid: one block of 256 threads for each row. Rows with an even n of at most 4,096 stay in registers, two elements a
+// Grid: one block of 256 threads for each row. Rows with an even n of at most 16,384 stay in registers, two elements a
 // load; other rows are read again from memory for each pass. For prompts, `add_norm_by_warp` has a warp for each row of at
 // most 2,048 elements, eight elements a load. Its sums have the same order, so the bits are the same. Bound: by the latency
 // of memory for single tokens, by memory bandwidth for prompts.
 #include "ops/norm/cuda/row.cuh"
 
 namespace mlxrs::cuda {
-
-// Pairs of elements of a thread (NormRow): rows of at most 4,096 elements.
-constexpr int row_pairs = 8;
 
 // 1 / sqrt(mean(x^2) + eps) of a row in memory.
 template <class T>
@@ -23,10 +20,13 @@ __device__ float factor(const T* x, int n, float eps, float (&parts)[norm_warps]
   return rsqrtf(block_sum(sum, parts) / static_cast<float>(n) + eps);
 }
 
-template <class T>
+template <class T, int Pairs>
 __device__ void add_norm_in_registers(const NormArgs& a) {
+  if (!a.early) {
+    wait_for_previous();
+  }
   int64_t first = static_cast<int64_t>(blockIdx.x) * a.n;
-  NormRow<T, row_pairs> row;
+  NormRow<T, Pairs> row;
   // All loads are issued before the first value is used, so that the latency of memory is paid once.
   row.load_weights(a);
   if (a.early) {
@@ -43,15 +43,8 @@ __device__ void add_norm_in_registers(const NormArgs& a) {
 }
 
 template <class T>
-__device__ void add_norm(const NormArgs& a) {
-  bool is_in_registers = a.n % 2 == 0 && a.n <= NormRow<T, row_pairs>::most;
-  if (!a.early || !is_in_registers) {
-    wait_for_previous();
-  }
-  if (is_in_registers) {
-    add_norm_in_registers<T>(a);
-    return;
-  }
+__device__ void add_norm_in_memory(const NormArgs& a) {
+  wait_for_previous();
   __shared__ __align__(16) float parts[2][norm_warps];
   int64_t at = static_cast<int64_t>(blockIdx.x) * a.n;
   const T* x = static_cast<const T*>(a.x) + at;
@@ -185,17 +178,25 @@ __device__ void add_norm_by_warp(const NormArgs& a) {
 
 } // namespace mlxrs::cuda
 
-// The number in the name of a kernel is N.
+// The number in the name of a kernel is N, or the pairs of elements of a thread.
 #define MLXRS_NORM_BY_WARP(T, N)                                                                          \
   extern "C" __global__ void __launch_bounds__(mlxrs::cuda::norm_threads)                                \
       add_norm_by_warp_##T##_##N(const __grid_constant__ mlxrs::cuda::NormArgs a) {                       \
     mlxrs::cuda::add_norm_by_warp<mlxrs::cuda::T, N>(a);                                                  \
   }
+#define MLXRS_NORM_IN_REGISTERS(T, PAIRS)                                                                 \
+  extern "C" __global__ void __launch_bounds__(mlxrs::cuda::norm_threads)                                \
+      add_norm_##T##_##PAIRS(const __grid_constant__ mlxrs::cuda::NormArgs a) {                           \
+    mlxrs::cuda::add_norm_in_registers<mlxrs::cuda::T, PAIRS>(a);                                         \
+  }
 #define MLXRS_NORM(T)                                                                                     \
   extern "C" __global__ void __launch_bounds__(mlxrs::cuda::norm_threads)                                \
-      add_norm_##T(const __grid_constant__ mlxrs::cuda::NormArgs a) {                                     \
-    mlxrs::cuda::add_norm<mlxrs::cuda::T>(a);                                                             \
+      add_norm_in_memory_##T(const __grid_constant__ mlxrs::cuda::NormArgs a) {                           \
+    mlxrs::cuda::add_norm_in_memory<mlxrs::cuda::T>(a);                                                   \
   }                                                                                                       \
+  MLXRS_NORM_IN_REGISTERS(T, 8)                                                                           \
+  MLXRS_NORM_IN_REGISTERS(T, 16)                                                                          \
+  MLXRS_NORM_IN_REGISTERS(T, 32)                                                                          \
   MLXRS_NORM_BY_WARP(T, 4)                                                                                \
   MLXRS_NORM_BY_WARP(T, 5)                                                                                \
   MLXRS_NORM_BY_WARP(T, 8)
