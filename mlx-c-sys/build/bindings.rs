@@ -16,6 +16,7 @@ pub fn write(root: &Path, out: &Path) -> Result<()> {
     let mut builder = bindgen::Builder::default()
         .header(header.to_string_lossy())
         .header(shim.join("mlxrs_ring.h").to_string_lossy())
+        .header(shim.join("mlxrs_peers.h").to_string_lossy())
         .clang_arg(format!("-I{}", mlx_c.display()))
         .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|e| Failure::new(e.to_string()))?)
         .rust_edition(bindgen::RustEdition::Edition2024)

@@ -20,6 +20,9 @@
 //! In a ring of two, sums of floats and gathers of up to 2 MiB are one exchange of our own, whose thread sleeps while it
 //! waits. All else is MLX's ring.
 //!
+//! On GPUs of one machine that can write to each other's memory, sums of floats and gathers of up to 2 MiB (of all ranks
+//! together) are kernels of our own, which add in the order of the ranks. `MLX_CUDA_PEERS=off` leaves all to NCCL.
+//!
 //! # Ranks that fail
 //! When a rank of a ring dies, its neighbours' collectives fail, and each failure closes the connections of its rank. So
 //! all ranks that wait end with an error that names the neighbour, at once where a process ends, and after some twelve
@@ -45,6 +48,7 @@
 
 mod hosts;
 mod messenger;
+mod peers;
 mod ring;
 mod start;
 
@@ -182,6 +186,15 @@ impl Group {
     /// The back end that connects the processes; for a group of one, the one that was asked for.
     pub fn backend(&self) -> Backend {
         self.backend
+    }
+
+    /// Why small sums and gathers of a group of NCCL are not exchanges over the memory of the other GPUs; `None` if they are,
+    /// and for other back ends.
+    pub fn without_peers(&self) -> Option<&'static str> {
+        match (self.backend, self.size) {
+            (Backend::Nccl, 2..) => peers::fault(),
+            _ => None,
+        }
     }
 
     /// Splits the group: processes with the same `color` form a group, in the order of their `key`s, or of their ranks

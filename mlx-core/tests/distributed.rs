@@ -35,18 +35,24 @@ fn collectives_of_two_and_three_ranks_are_those_of_one_process() {
 }
 
 #[test]
-fn two_gpus_add_their_arrays_also_in_captured_steps() -> Result<()> {
-    if device_count(DeviceKind::Gpu)? < 2 || !is_available(Backend::Nccl)? {
+fn gpus_add_their_arrays_also_in_captured_steps() -> Result<()> {
+    let gpus = device_count(DeviceKind::Gpu)?;
+    if gpus < 2 || !is_available(Backend::Nccl)? {
         eprintln!("skipped: fewer than two GPUs");
         return Ok(());
     }
-    let held = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let nccl = Some(held.local_addr()?.port());
-    drop(held);
-    let mut ring = Ring::new(2);
-    ring.nccl = nccl;
-    for output in ring.run("gpus") {
-        assert_ended_well(&output, "gpus");
+    for size in [2, 4] {
+        if size > gpus {
+            continue;
+        }
+        let held = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let nccl = Some(held.local_addr()?.port());
+        drop(held);
+        let mut ring = Ring::new(size);
+        ring.nccl = nccl;
+        for output in ring.run("gpus") {
+            assert_ended_well(&output, &format!("{size} gpus"));
+        }
     }
     Ok(())
 }

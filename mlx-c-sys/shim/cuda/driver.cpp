@@ -42,6 +42,10 @@ const Driver& Driver::get() {
     find(d.wait_for_stream, "cuStreamSynchronize");
     find(d.allocate, "cuMemAllocAsync");
     find(d.copy_to_device, "cuMemcpyHtoDAsync_v2");
+    find(d.allocate_shared, "cuMemAlloc_v2");
+    find(d.fill, "cuMemsetD8_v2");
+    find(d.get_handle, "cuIpcGetMemHandle");
+    find(d.open_handle, "cuIpcOpenMemHandle_v2");
     find(d.allocate_host, "cuMemHostAlloc");
     find(d.describe_tiles, "cuTensorMapEncodeTiled");
     return d;

@@ -28,6 +28,10 @@ struct Driver {
   CUresult (*wait_for_stream)(CUstream);
   CUresult (*allocate)(CUdeviceptr*, size_t, CUstream);
   CUresult (*copy_to_device)(CUdeviceptr, const void*, size_t, CUstream);
+  CUresult (*allocate_shared)(CUdeviceptr*, size_t);
+  CUresult (*fill)(CUdeviceptr, unsigned char, size_t);
+  CUresult (*get_handle)(CUipcMemHandle*, CUdeviceptr);
+  CUresult (*open_handle)(CUdeviceptr*, CUipcMemHandle, unsigned);
   CUresult (*allocate_host)(void**, size_t, unsigned);
   CUresult (*describe_tiles)(
       CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,

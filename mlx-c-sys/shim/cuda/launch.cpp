@@ -137,7 +137,7 @@ void Launch::start(CUfunction kernel, dim3 blocks, unsigned threads, unsigned sh
   }
   check(Driver::get().launch(&config, kernel, args, nullptr), "a kernel does not start");
   last.encoder = &encoder_;
-  last.count = ++count_of(encoder_);
+  last.count = ++count_of(encoder_) + (is_counted_twice_ ? 1 : 0);
   if (!is_beside_) {
     last.written.clear();
   }

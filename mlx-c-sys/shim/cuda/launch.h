@@ -132,6 +132,10 @@ class Launch {
   void use_clusters(unsigned blocks) {
     cluster_ = blocks;
   }
+  // For a kernel that MLX counts once more, when the capture around it ends: it runs as a part of one of MLX's collectives.
+  void counts_twice() {
+    is_counted_twice_ = true;
+  }
   // The major compute capability of the device: 9 is Hopper.
   int generation() const {
     return encoder_.device().compute_capability_major();
@@ -167,7 +171,7 @@ class Launch {
   mx::Stream stream_;
   std::vector<mx::array> inputs_, outputs_, kept_;
   Appended appended_;
-  bool is_beside_ = false;
+  bool is_beside_ = false, is_counted_twice_ = false;
   unsigned cluster_ = 0;
 };
 

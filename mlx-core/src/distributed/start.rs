@@ -9,7 +9,7 @@ use std::time::Duration;
 use mlx_c_sys as sys;
 
 use super::hosts::Hosts;
-use super::{Backend, Group, Handle, ring};
+use super::{Backend, Group, Handle, peers, ring};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi;
 
@@ -146,7 +146,11 @@ fn connect(backend: Backend, strict: bool) -> Result<Group> {
     if backend == Backend::Ring {
         ring::pair(&mut handle)?;
     }
-    Ok(Group::of_handle(handle, backend))
+    let mut group = Group::of_handle(handle, backend);
+    if backend == Backend::Nccl && group.size > 1 {
+        peers::join(&mut group)?;
+    }
+    Ok(group)
 }
 
 fn start_ring(hosts: &Hosts, limit: Duration) -> Result<Group> {

@@ -13,7 +13,7 @@ use mlx_core::ops::{arange, concat, stack};
 use mlx_core::transforms::vjp_with;
 use mlx_core::{
     Array, DType, Device, Error, ErrorKind, Replay, Result, Stream, array, async_eval, eval, grad,
-    vmap,
+    random, vmap,
 };
 
 /// How long the ranks wait for each other.
@@ -76,34 +76,44 @@ fn assert_same(found: &Array, expected: &Array, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// By hand (docs/design/distributed.md): the time of a sum of 8 KiB in captured steps, and that of a message of the host
+/// By hand (docs/design/distributed.md): the times of sums in captured steps, and that of a message of the host
 /// while the GPU computes nothing and while it has a queue.
 fn gpu_times() -> Result<()> {
     let ring = init(true, Backend::Ring)?;
     let group = init(true, Backend::Nccl)?;
     Device::GPU.set_default()?;
-    let x = Array::ones(&[1, 4096], DType::BF16)?;
     let square = Array::ones(&[8192, 8192], DType::BF16)?;
-    eval([&x, &square])?;
-    for has_sums in [false, true] {
-        let mut replay = Replay::new()?;
-        let mut steps = |count: usize| {
-            let mut y = x.clone();
-            for _ in 0..count {
-                y = x.clone();
-                for _ in 0..64 {
-                    let sum = if has_sums { all_sum(&y, &group)? } else { y };
-                    y = sum.multiply(0.5)?.add(0.25)?;
+    eval([&square])?;
+    let reason = group.without_peers();
+    eprintln!("{group:?}, without exchanges over the memory of peers: {reason:?}");
+    for rows in [1, 8, 64, 128, 512] {
+        let x = Array::ones(&[rows, 4096], DType::BF16)?;
+        eval([&x])?;
+        let mut times = Vec::new();
+        for has_sums in [false, true] {
+            let mut replay = Replay::new()?;
+            let mut steps = |count: usize| {
+                let mut y = x.clone();
+                for _ in 0..count {
+                    y = x.clone();
+                    for _ in 0..64 {
+                        let sum = if has_sums { all_sum(&y, &group)? } else { y };
+                        y = sum.multiply(0.5)?.add(0.25)?;
+                    }
+                    replay.async_eval([&y], [&y; 0])?;
                 }
-                replay.async_eval([&y], [&y; 0])?;
-            }
-            eval([&y])
-        };
-        steps(20)?;
-        let start = Instant::now();
-        steps(200)?;
-        let each = start.elapsed().as_secs_f64() * 1e6 / 200.0;
-        eprintln!("a step of 64 parts, with sums: {has_sums}: {each:.0} us");
+                eval([&y])
+            };
+            steps(20)?;
+            let start = Instant::now();
+            steps(100)?;
+            times.push(start.elapsed().as_secs_f64() * 1e6 / 6400.0);
+        }
+        let of_sum = times[1] - times[0];
+        eprintln!(
+            "a sum of {} KiB in a captured step: {of_sum:.1} us",
+            8 * rows
+        );
     }
     let messenger = Messenger::connect(&ring, LIMIT)?;
     for products in [0, 100] {
@@ -174,6 +184,7 @@ fn gpus() -> Result<()> {
         )?;
         assert_same(&all_gather(&all[rank], &group)?, &concat(&all, 0)?, &what)?;
     }
+    small_messages(&group)?;
     let messenger = Messenger::connect(&ring, LIMIT)?;
     let step = |number: i32| -> Result<Array> {
         let x = share(rank, size, &[4, 64], DType::BF16)?;
@@ -193,13 +204,56 @@ fn gpus() -> Result<()> {
         replay.async_eval([&found], [&found; 0])?;
         // Messages of the host beside the queue of the GPU.
         let told = all_sum(&array![1], &ring)?;
-        assert_eq!(told.to_vec::<i32>()?, [2]);
-        assert_eq!(messenger.gather(&[rank as u8])?, [[0], [1]]);
+        assert_eq!(told.to_vec::<i32>()?, [size as i32]);
+        let ranks: Vec<[u8; 1]> = (0..size).map(|rank| [rank as u8]).collect();
+        assert_eq!(messenger.gather(&[rank as u8])?, ranks);
         assert_eq!(
             &found.astype(DType::F32)?.to_vec::<f32>()?,
             wanted,
             "step {number}"
         );
+    }
+    Ok(())
+}
+
+/// Messages up to some larger than those that are exchanged over the memory of peers. Sums have the bits of the sum in F32 in
+/// the order of the ranks: those of NCCL too where there are two.
+fn small_messages(group: &Group) -> Result<()> {
+    let (rank, size) = (group.rank(), group.size());
+    let reason = group.without_peers();
+    eprintln!("{group:?}, without exchanges over the memory of peers: {reason:?}");
+    for (number, &n) in [4, 8, 12, 1024, 4096, 33_000, 262_144, 524_288, 600_000]
+        .iter()
+        .enumerate()
+    {
+        for dtype in [DType::BF16, DType::F16, DType::F32] {
+            let made = |rank: usize| {
+                let key = random::key((100 * number + rank) as u64)?;
+                random::normal(&key, [n + 1], DType::F32)?.astype(dtype)
+            };
+            let all: Vec<Array> = (0..size).map(made).collect::<Result<_>>()?;
+            // The second begins at an address that is no multiple of 8 bytes.
+            for start in [0, 1] {
+                let part = |x: &Array| x.slice_axis(0, start, start + n);
+                let parts: Vec<Array> = all.iter().map(part).collect::<Result<_>>()?;
+                let what = format!("rank {rank} of {size}, {n} of {dtype} from {start}");
+                let mut sum = parts[0].astype(DType::F32)?;
+                for other in &parts[1..] {
+                    sum = sum.add(&other.astype(DType::F32)?)?;
+                }
+                eval(&parts)?;
+                let found = all_sum(&parts[rank], group)?;
+                // NCCL adds in an order of its own.
+                if size == 2 || n as usize * dtype.size() * size <= 2 << 20 {
+                    assert_same(&found, &sum.astype(dtype)?, &what)?;
+                }
+                assert_same(
+                    &all_gather(&parts[rank], group)?,
+                    &concat(&parts, 0)?,
+                    &what,
+                )?;
+            }
+        }
     }
     Ok(())
 }
