@@ -179,14 +179,16 @@ typedef struct mlxrs_pages {
   mlx_array tables; /* I32 [B, P] */
   int most;         /* no row brings more tokens; 0: T */
 } mlxrs_pages;
-/* What a query at position p of a flat step sees: the positions first to p of its own row, where first is the largest of
- * 0, p - window + 1 (if `window` is not 0) and p / chunk * chunk (if `chunk` is not 0). `mask` hides some of them, where it
- * is false, or is added to the scores; column j is position j, and positions after its last column must not be seen.
- * `slopes` are ALiBi's: slope * (key's position - p) is added to the scores of a head.
+/* What a query at position p of a flat step sees: the positions first to p + ahead of its own row, where first is the
+ * largest of 0, p - window + 1 (if `window` is not 0) and p / chunk * chunk (if `chunk` is not 0). `mask` hides some of
+ * them, where it is false, or is added to the scores; column j is position j, and positions after its last column must not
+ * be seen. `slopes` are ALiBi's: slope * (key's position - p) is added to the scores of a head.
+ * With `ahead` there are no pages, chunk or slopes.
  * Pages may hold NaN in positions that no query sees. Positions that only `mask` hides must hold numbers. */
 typedef struct mlxrs_seen {
   int window;
   int chunk;
+  int ahead;        /* INT_MAX: all positions after p */
   mlx_array mask;   /* Bool or floats [1 or H, T, S] (or [1 or H, 1, S] for all tokens); may be null */
   mlx_array slopes; /* F32 [H]; may be null */
 } mlxrs_seen;

@@ -10,6 +10,8 @@ use mlx_core::random::{self, Key};
 use mlx_core::transforms::grad_with;
 use mlx_core::{Array, DType, QuantMode, Result, Scheme, eval};
 
+#[path = "flat/ahead.rs"]
+mod ahead;
 #[path = "flat/refused.rs"]
 mod refused;
 #[path = "shared/projection.rs"]
@@ -48,6 +50,7 @@ fn is_plain() -> Result<bool> {
 const SEES_ALL: Seen<'static> = Seen {
     window: None,
     chunk: None,
+    ahead: 0,
     mask: None,
     slopes: None,
 };
@@ -324,10 +327,15 @@ fn pools_are_written_in_place() -> Result<()> {
 
 const ROWS: [i32; 5] = [3, 0, 70, 1, 300];
 
-/// Queries, keys and values of the rows, with two tokens of no row, which are NaN; and `starts`.
+/// Queries, keys and values of [`ROWS`], as [`texts_of`].
 fn texts(sizes: [i32; 4], dtype: DType) -> Result<([Array; 3], Array)> {
+    texts_of(&ROWS, sizes, dtype)
+}
+
+/// Queries, keys and values of the rows, with two tokens of no row, which are NaN; and `starts`.
+fn texts_of(rows: &[i32], sizes: [i32; 4], dtype: DType) -> Result<([Array; 3], Array)> {
     let [h, kv, d, dv] = sizes;
-    let tokens: i32 = ROWS.iter().sum();
+    let tokens: i32 = rows.iter().sum();
     let made = |seed, heads, d| -> Result<Array> {
         let nan = Array::scalar(f32::NAN)?.broadcast_to(&[1, heads, 2, d])?;
         concat(
@@ -339,7 +347,7 @@ fn texts(sizes: [i32; 4], dtype: DType) -> Result<([Array; 3], Array)> {
         )
     };
     let mut starts = vec![0];
-    for row in ROWS {
+    for row in rows {
         starts.push(starts[starts.len() - 1] + row);
     }
     Ok((
@@ -427,6 +435,7 @@ fn gradients_are_those_of_the_rows() -> Result<()> {
     let of = |mask, window, chunk| Seen {
         window,
         chunk,
+        ahead: 0,
         mask,
         slopes: None,
     };
@@ -438,6 +447,30 @@ fn gradients_are_those_of_the_rows() -> Result<()> {
         of(Some(&numbers), None, None),
         of(Some(&bools), Some(15), None),
         of(Some(&numbers), Some(40), Some(64)),
+        Seen {
+            ahead: i32::MAX,
+            ..SEES_ALL
+        },
+        Seen {
+            ahead: 30,
+            ..SEES_ALL
+        },
+        Seen {
+            ahead: 20,
+            ..of(None, Some(21), None)
+        },
+        Seen {
+            ahead: i32::MAX,
+            ..of(Some(&bools), None, None)
+        },
+        Seen {
+            ahead: 15,
+            ..of(Some(&bools), Some(40), None)
+        },
+        Seen {
+            ahead: 9,
+            ..of(Some(&numbers), Some(10), None)
+        },
         Seen {
             slopes: Some(&slopes),
             ..SEES_ALL

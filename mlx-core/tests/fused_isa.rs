@@ -19,6 +19,8 @@ mod choose;
 mod draw;
 #[path = "fused_isa/flat.rs"]
 mod flat;
+#[path = "fused_isa/flat_ahead.rs"]
+mod flat_ahead;
 #[path = "fused_isa/hidden.rs"]
 mod hidden;
 #[path = "ragged/layers.rs"]
@@ -282,6 +284,7 @@ fn every_instruction_set_and_number_of_threads() {
         "choose::choices",
         "draw::draws",
         "flat::ragged_batches",
+        "flat_ahead::both_directions",
         "hidden::hidden_queries_get_the_mean",
         "hidden::hidden_queries_over_packed_keys_get_the_mean",
         "packed::packed_rows_are_quantised_ones",

@@ -283,10 +283,12 @@ impl Rope {
         }
     }
 
-    /// Rotates `[B, H, L, D]`, where every row begins at position 0.
+    /// A projection `[1, T, H * D]` as rotated heads `[1, H, T, D]`, of texts that begin at position 0. `positions`,
+    /// I32 `[1, T]`, are the places of the tokens in their texts, of which none has more than `longest` tokens. If there
+    /// is a `norm`, each head is normed before the rotation.
     ///
     /// ```
-    /// use mlx_core::{DType, Result, ones};
+    /// use mlx_core::{Array, DType, Result, ones};
     /// use mlx_nn::{Rope, RopeConfig, RopeScaling};
     ///
     /// # fn main() -> Result<()> {
@@ -297,24 +299,45 @@ impl Rope {
     ///     reversed: false,
     ///     scaling: RopeScaling::Default,
     /// };
-    /// let y = Rope::new(&config, 8)?.from_start(&ones([2, 1, 3, 8], DType::F32)?)?;
+    /// let places = Array::from_slice(&[0i32, 1, 2, 0], &[1, 4])?; // three tokens, and one
+    /// let x = ones([1, 4, 8], DType::F32)?;
+    /// let y = Rope::new(&config, 8)?.heads_from_start(&x, 8, None, &places, 3)?;
     /// // Position 0 does not turn.
-    /// assert_eq!(y.slice_axis(2, 0, 1)?.to_vec::<f32>()?, [1.0; 16]);
+    /// assert_eq!(y.slice_axis(2, 3, 4)?.to_vec::<f32>()?, [1.0; 8]);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// The shapes do not fit, or a row is longer than the original context of LongRoPE or dynamic
+    /// The shapes do not fit, or a text is longer than the original context of LongRoPE or dynamic
     /// NTK.
-    pub fn from_start(&self, x: &Array) -> Result<Array> {
+    pub fn heads_from_start(
+        &self,
+        x: &Array,
+        head_dim: i32,
+        norm: Option<&RmsNorm>,
+        positions: &Array,
+        longest: i32,
+    ) -> Result<Array> {
         let changes = self.switches_after().or(self.grows_after());
-        let [.., len, _] = x.dims::<4>()?;
-        if changes.is_some_and(|original| len as usize > original) {
-            let message = format!("a rope that changes with the length, in a row of {len} tokens");
+        if changes.is_some_and(|original| longest as usize > original) {
+            let message =
+                format!("a rope that changes with the length, in a text of {longest} tokens");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        self.rotated(x, &self.table, &Array::from_slice(&[0i32], &[1])?)
+        if self.table.amplitude.is_some() || self.interleaved {
+            let heads = split_heads(x, head_dim)?;
+            let heads = norm.map_or(Ok(heads.clone()), |norm| norm.forward(&heads))?;
+            return self.at(&heads, positions);
+        }
+        fast::heads(&fast::Projection {
+            x,
+            head_dim,
+            norm: norm.map(RmsNorm::parts),
+            dims: self.dims,
+            freqs: &self.table.periods,
+            offsets: positions,
+        })
     }
 
     /// Rotates heads `[1, H, T, D]` by positions I32 `[1, T]`, for ropes that do not change with the length.

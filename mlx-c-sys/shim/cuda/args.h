@@ -179,6 +179,9 @@ struct AttentionArgs {
   float scale, cap;
   int mask, layout, window;
   int chunk; // 0: none
+  // Of a flat step without pages: the positions after its own that a query sees. Then the window is that much longer, because
+  // kernels count it from the last position that a query sees.
+  int ahead;
   // q and y are those of one row, [1, H, T, D]. k and v are pools of pages and offsets are the rows' lengths, or k and v are the
   // step's own, [1, K, T, D].
   FlatArgs flat;

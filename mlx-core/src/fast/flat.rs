@@ -61,14 +61,18 @@ pub struct Pages<'a> {
     pub most: Option<i32>,
 }
 
-/// What a query at position `p` of a flat step sees: the positions from the first to `p` of its own row. The default
-/// sees all of them.
+/// What a query at position `p` of a flat step sees: the positions from the first to `p` of its own row, and with
+/// [`ahead`](Self::ahead) some or all of those after `p`. The default sees all up to `p`.
 ///
 /// ```
 /// use mlx_core::fast::Seen;
 ///
-/// let all = Seen::default();
-/// assert!(all.window.is_none() && all.mask.is_none());
+/// let up_to_own = Seen::default();
+/// assert!(up_to_own.window.is_none() && up_to_own.mask.is_none() && up_to_own.ahead == 0);
+/// // Encoders: the whole row, or the keys that are at most 64 positions away.
+/// let whole = Seen { ahead: i32::MAX, ..up_to_own };
+/// let near = Seen { window: Some(65), ahead: 64, ..up_to_own };
+/// # let _ = (whole, near);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen<'a> {
@@ -76,10 +80,13 @@ pub struct Seen<'a> {
     pub window: Option<i32>,
     /// Only positions of the same chunk: from `p / chunk * chunk` on.
     pub chunk: Option<i32>,
+    /// Also the `ahead` positions after `p`, as far as the row has them; `i32::MAX` for all. Only rows without pages,
+    /// and not together with `chunk` or `slopes`.
+    pub ahead: i32,
     /// `[1 or H, 1 or T, S]`: positions are hidden where booleans are false, numbers are added to the scores. Column
     /// `j` is position `j`; positions after the last column must not be seen. Positions that only booleans hide must
-    /// hold numbers, because a query from which they hide all keys gets the mean of the values at the positions from
-    /// the first to `p`.
+    /// hold numbers, because a query from which they hide all keys gets the mean of the values at the positions that it
+    /// sees otherwise.
     pub mask: Option<&'a Array>,
     /// F32 `[H]`: ALiBi adds `slope · (position of the key - p)` to the scores of a head (Press et al.,
     /// arXiv:2108.12409).
@@ -121,7 +128,7 @@ enum Values<'a> {
 /// pages hold in positions that no query sees does not show, NaN included.
 ///
 /// # Errors
-/// Shapes or dtypes do not fit, or rows cannot be packed in the scheme.
+/// Shapes or dtypes do not fit, rows cannot be packed in the scheme, or queries see positions after their own.
 pub fn paged_attention(
     q: &Array,
     keys: &Array,
@@ -182,7 +189,8 @@ fn attend_paged(
 
 /// [`paged_attention`] for rows that hold no positions before the step, over the step's own keys `[1, K, T, D]` and
 /// values `[1, K, T, Dv]`: a row sees only its own tokens. With a number of tokens that no row exceeds, GPUs start fewer
-/// blocks; it may be larger than `T`. It has derivatives for queries, keys and values.
+/// blocks, and the plain form compares fewer tokens; it may be larger than `T`. It has derivatives for queries, keys and
+/// values.
 ///
 /// ```
 /// use mlx_core::{Array, DType, fast::{self, FlatAttention, RaggedRows, Seen}, ones};
@@ -199,7 +207,7 @@ fn attend_paged(
 /// ```
 ///
 /// # Errors
-/// Shapes or dtypes do not fit.
+/// Shapes or dtypes do not fit, or [`Seen::ahead`] is negative or beside a chunk or slopes.
 pub fn ragged_attention(
     q: &Array,
     k: &Array,
@@ -463,6 +471,23 @@ impl FlatAttention<'_> {
                 ));
             }
         }
+        if seen.ahead < 0 {
+            let message = format!(
+                "queries cannot see {} positions after their own",
+                seen.ahead
+            );
+            return Err(refusal(name, message));
+        }
+        let excludes = [
+            ("pages", columns.is_some()),
+            ("chunks", seen.chunk.is_some()),
+            ("slopes", seen.slopes.is_some()),
+        ];
+        let excluding = excludes.iter().find(|(_, is_there)| *is_there);
+        if let Some((what, _)) = excluding.filter(|_| seen.ahead > 0) {
+            let message = format!("with {what} queries see no positions after their own");
+            return Err(refusal(name, message));
+        }
         if let Some(mask) = seen.mask {
             let fits = matches!(*mask.shape(), [h, t, s] if (h == 1 || h == heads) && (t == 1 || t == tokens) && s > 0
                 && columns.is_none_or(|most| i64::from(s) <= most));
@@ -594,6 +619,7 @@ impl Arg for Seen<'_> {
         sys::mlxrs_seen {
             window: self.window.unwrap_or(0),
             chunk: self.chunk.unwrap_or(0),
+            ahead: self.ahead,
             mask: self.mask.c(),
             slopes: self.slopes.c(),
         }

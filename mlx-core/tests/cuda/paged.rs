@@ -23,6 +23,7 @@ pub(super) struct Case {
     pub(super) value_dim: i32,
     pub(super) window: Option<i32>,
     pub(super) chunk: Option<i32>,
+    pub(super) ahead: i32,
     pub(super) soft_cap: Option<f32>,
     pub(super) bits: Option<i32>,
     pub(super) is_latent: bool,
@@ -68,6 +69,7 @@ pub(super) const PLAIN: Case = Case {
     value_dim: 128,
     window: None,
     chunk: None,
+    ahead: 0,
     soft_cap: None,
     bits: None,
     is_latent: false,
@@ -126,6 +128,13 @@ pub(super) const ALL: Case = Case {
 };
 
 impl Case {
+    /// Whether a query sees all keys of its row, and nothing changes their scores.
+    pub(super) fn is_whole(&self) -> bool {
+        let changes = self.soft_cap.is_some() || self.has_sinks || self.added.is_some();
+        let is_kept = self.is_latent || self.bits.is_some();
+        self.ahead == i32::MAX && self.window.is_none() && !changes && !is_kept
+    }
+
     pub(super) const fn in_chunks(self, size: i32) -> Self {
         Self {
             chunk: Some(size),
@@ -377,6 +386,7 @@ impl Step {
             seen: Seen {
                 window: self.case.window,
                 chunk: self.case.chunk,
+                ahead: self.case.ahead,
                 mask: self.mask.as_ref(),
                 slopes: self.slopes.as_ref(),
             },

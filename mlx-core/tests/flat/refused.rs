@@ -155,6 +155,35 @@ fn what_cannot_be_seen() -> Result<()> {
             }),
             "slopes must be F32 [4]",
         ),
+        (
+            of(Seen { ahead: 1, ..all }),
+            "with pages queries see no positions after their own",
+        ),
+    ]);
+    let ragged =
+        |seen: Seen<'_>| fast::ragged_attention(&q, &q, &q, &rows_of(&step.starts), &options(seen));
+    let slopes = normal(4, &[4], DType::F32)?;
+    refused([
+        (
+            ragged(Seen { ahead: -1, ..all }),
+            "queries cannot see -1 positions after their own",
+        ),
+        (
+            ragged(Seen {
+                ahead: i32::MAX,
+                chunk: Some(2),
+                ..all
+            }),
+            "with chunks queries see no positions after their own",
+        ),
+        (
+            ragged(Seen {
+                ahead: 3,
+                slopes: Some(&slopes),
+                ..all
+            }),
+            "with slopes queries see no positions after their own",
+        ),
     ]);
     Ok(())
 }

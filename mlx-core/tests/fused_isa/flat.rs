@@ -130,6 +130,7 @@ impl How {
             seen: Seen {
                 window: self.window,
                 chunk: self.chunk,
+                ahead: 0,
                 mask: batch.mask.as_ref(),
                 slopes: batch.slopes.as_ref(),
             },

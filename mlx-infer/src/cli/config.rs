@@ -87,15 +87,20 @@ pub(super) fn with_file(flags: &Command, given: Vec<OsString>) -> Result<Vec<OsS
     };
     let fail = |message: String| serve.clone().error(ErrorKind::ValueValidation, message);
     let place = |what: String| fail(format!("{}: {what}", file.display()));
+    let is_given = |id: &str| {
+        let source = found.value_source(id);
+        matches!(
+            source,
+            Some(ValueSource::CommandLine | ValueSource::EnvVariable)
+        )
+    };
     let mut all = given[..2].to_vec();
     for (key, value) in read(file).map_err(&fail)? {
         let arg = flag(serve, &key).map_err(&place)?;
-        let source = found.value_source(arg.get_id().as_str());
-        if !matches!(
-            source,
-            Some(ValueSource::CommandLine | ValueSource::EnvVariable)
-        ) {
-            all.extend(words(arg, &key, &value).map_err(&place)?);
+        let words = words(arg, &key, &value).map_err(&place)?;
+        let mut others = other_places(&key).iter();
+        if !is_given(arg.get_id().as_str()) && !others.any(|id| is_given(id)) {
+            all.extend(words);
         }
     }
     all.extend_from_slice(&given[2..]);
@@ -107,6 +112,15 @@ pub(super) fn with_file(flags: &Command, given: Vec<OsString>) -> Result<Vec<OsS
     }
 }
 
+/// The ids of flags for another place to listen at than the one that a key is for.
+fn other_places(key: &str) -> &'static [&'static str] {
+    match key {
+        "host" | "port" => &["unix_socket"],
+        "unix-socket" => &["host", "port"],
+        _ => &[],
+    }
+}
+
 /// The message of an error, without the usage.
 fn message(error: &Error) -> String {
     let text = error.to_string();
@@ -115,30 +129,52 @@ fn message(error: &Error) -> String {
     text.trim_start_matches("error: ").trim_end().to_owned()
 }
 
-/// An error of the command line. If the refused value is that of a variable, its message names the
-/// variable.
+/// An error of the command line. If the refused value is that of a variable, or a flag that another
+/// one excludes comes from a variable, the message names the variable.
 pub(super) fn of_variable(flags: &Command, given: &[OsString], error: Error) -> Error {
     let text = |kind: ContextKind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
     let arg = text(ContextKind::InvalidArg).and_then(|arg| arg.strip_prefix("--"));
+    let name_of = |arg: &str| arg.split([' ', '=']).next().unwrap_or(arg).to_owned();
+    let is_given = |flag: &str| {
+        let mut words = given.iter().filter_map(|word| word.to_str());
+        words.any(|word| {
+            let word = word.strip_prefix("--");
+            word.is_some_and(|word| word.split('=').next() == Some(flag))
+        })
+    };
+    let of_serve = |message: String| {
+        let serve = flags.find_subcommand(SERVE).unwrap_or(flags);
+        serve.clone().error(ErrorKind::ValueValidation, message)
+    };
+    if error.kind() == ErrorKind::ArgumentConflict {
+        let prior = match error.get(ContextKind::PriorArg) {
+            Some(ContextValue::String(one)) => vec![one.clone()],
+            Some(ContextValue::Strings(many)) => many.clone(),
+            _ => Vec::new(),
+        };
+        let prior = prior.iter().filter_map(|arg| arg.strip_prefix("--"));
+        let set: Vec<String> = (arg.into_iter().chain(prior).map(name_of))
+            .filter(|flag| !is_given(flag))
+            .map(|flag| variable(&flag))
+            .filter(|name| std::env::var_os(name).is_some())
+            .collect();
+        return match set.is_empty() {
+            true => error,
+            false => of_serve(format!("{} is set: {}", set.join(" and "), message(&error))),
+        };
+    }
     let (Some(arg), Some(value)) = (arg, text(ContextKind::InvalidValue)) else {
         return error;
     };
-    let flag = arg.split([' ', '=']).next().unwrap_or(arg);
-    let is_given = given.iter().filter_map(|word| word.to_str()).any(|word| {
-        let word = word.strip_prefix("--");
-        word.is_some_and(|word| word.split('=').next() == Some(flag))
-    });
-    let name = variable(flag);
+    let flag = name_of(arg);
+    let name = variable(&flag);
     let is_variable = std::env::var_os(&name).is_some_and(|set| set == value);
-    match flags.find_subcommand(SERVE) {
-        Some(serve) if is_variable && !is_given => {
-            let message = format!("{name}: {}", message(&error));
-            serve.clone().error(ErrorKind::ValueValidation, message)
-        }
-        _ => error,
+    match is_variable && !is_given(&flag) {
+        true => of_serve(format!("{name}: {}", message(&error))),
+        false => error,
     }
 }
 

@@ -13,8 +13,8 @@ pub(super) struct ListenArgs {
     /// File with flags of this command by their names, in TOML; flags and variables come first
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Listen at a unix socket, instead of --host and --port
-    #[arg(long, value_name = "PATH")]
+    /// Listen at a unix socket instead of an address: not together with --host or --port
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["host", "port"])]
     pub(super) unix_socket: Option<PathBuf>,
     /// Beginning of all paths, as in /llm, for a proxy that does not remove it
     #[arg(

@@ -65,6 +65,16 @@ impl RanksOutline {
     }
 }
 
+/// The facts that the files of a model have, by the names and the sizes of their tensors. `None` for files that are not
+/// those of a model, and for a model in GGUF, whose tensors would be read.
+#[cfg(feature = "serve")]
+pub(crate) fn info_in_files(files: &Files) -> Option<ModelInfo> {
+    let whole = Ranks::new(0, 1).ok()?;
+    let is_read = files.architecture().is_some();
+    let outline = (!is_read).then(|| part(files, &LoadOptions::default(), whole).ok());
+    outline.flatten().map(|outline| outline.info)
+}
+
 fn part(files: &Files, options: &LoadOptions, ranks: Ranks) -> Result<Outline> {
     let of_models = |dtype: Option<DType>| mlx_models::LoadOptions {
         dtype,

@@ -203,6 +203,59 @@ fn lines_get_the_answers_of_their_routes() {
     }
 }
 
+/// What a server names in the header `x-ignored-params` is in the lines of answers.
+#[test]
+fn lines_name_parameters_without_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = with_folder(folder.path(), 8);
+    let of_schema = json!({"type": "json_schema", "json_schema": {
+        "name": "x", "schema": {"type": "string", "format": "regex", "maxLength": 3},
+    }});
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    let chats = [
+        json!({"messages": messages, "max_tokens": 2}),
+        json!({"messages": messages, "max_tokens": 2, "tpo_p": 0.5, "reasoning": {"wish": 1}}),
+        json!({"messages": messages, "max_tokens": 9, "response_format": of_schema, "tpo_p": 1}),
+    ];
+    let url = "/v1/chat/completions";
+    let lines = chats.iter().enumerate();
+    let mut lines: Vec<String> = lines
+        .map(|(at, body)| line(&at.to_string(), url, body))
+        .collect();
+    let file = upload(&server, &lines);
+    let made = create(&server, &file, url, "24h");
+    let done = until(&server, &made["id"], "completed");
+    let answers = content(&server, &done["output_file_id"]);
+    for (at, body) in chats.iter().enumerate() {
+        let response = &answers[&at.to_string()]["response"];
+        let alone = server.post(url, body);
+        let header = alone.header("x-ignored-params");
+        let named = header.map(|names| names.split(',').collect::<Vec<_>>().into());
+        assert_eq!(response.get("ignored_params").cloned(), named, "{body}");
+    }
+    let names = |at: &str| answers[at]["response"]["ignored_params"].clone();
+    assert_eq!(names("1"), json!(["reasoning.wish", "tpo_p"]));
+    assert!(names("2").as_array().unwrap().len() > 1, "{}", names("2"));
+    // The command writes the same lines.
+    lines.push(line(
+        "texts",
+        "/v1/embeddings",
+        &json!({"input": "x", "tpo_p": 1}),
+    ));
+    let output = run(folder.path(), &lines, &["--output", "out.jsonl"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    let written = by_id(&fs::read_to_string(folder.path().join("out.jsonl")).unwrap());
+    for at in ["0", "1", "2"] {
+        let own = written[at]["response"].get("ignored_params");
+        assert_eq!(own.cloned().unwrap_or_default(), names(at), "line {at}");
+    }
+    assert_eq!(
+        written["texts"]["response"]["ignored_params"],
+        json!(["tpo_p"])
+    );
+}
+
 #[test]
 fn files_and_batches_are_listed_and_stay_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,14 @@
 //! `mlx-infer serve` with several models: its flags, its lines, and models that are damaged or
 //! deleted.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStderr};
 use std::time::{Duration, Instant};
 
+use mlx_core::{Array, Safetensors, safetensors};
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -100,6 +102,59 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         .iter()
         .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
     owned.collect()
+}
+
+/// A decoder for embeddings, as it is published: no output head, and names without the prefix
+/// `model.`.
+fn headless(to: &Path) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/models/qwen3");
+    std::fs::create_dir_all(to).unwrap();
+    std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
+    let file = Safetensors::open(from.join("model.safetensors")).unwrap();
+    let named = file.names().filter_map(|name| {
+        let bare = name.strip_prefix("model.")?;
+        Some((bare, file.array(name).unwrap()))
+    });
+    let named: Vec<(&str, Array)> = named.collect();
+    let arrays = named.iter().map(|(name, array)| (*name, array));
+    safetensors::save(to.join("model.safetensors"), arrays, &BTreeMap::new()).unwrap();
+}
+
+/// What models can do is in their files: none is loaded for that.
+#[test]
+fn models_are_shown_before_they_are_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    copy(&at("whole"));
+    headless(&at("headless"));
+    copy(&at("broken"));
+    std::fs::write(at("broken/model.safetensors"), b"short").unwrap();
+    let path = dir.path().to_str().unwrap();
+    let server = Several::start(&["--models-dir", path]);
+    let show = |model: &str| {
+        let answer = server.client.post("/api/show", &json!({"model": model}));
+        assert_eq!(answer.status, 200, "{model}: {}", answer.body);
+        answer.json()
+    };
+    let can = |model: &str| show(model)["capabilities"].clone();
+    assert_eq!(can("headless"), json!(["embedding"]));
+    assert_eq!(can("whole"), json!(["completion", "tools"]));
+    // Its config.json says that much.
+    assert_eq!(can("broken"), json!(["completion", "tools"]));
+    let details = &show("whole")["details"];
+    assert_eq!(
+        (&details["family"], &details["parameter_size"]),
+        (&json!("gemma3_text"), &json!("2.2M"))
+    );
+    let states: Vec<String> = server.list().into_iter().map(|(_, state)| state).collect();
+    assert!(states.iter().all(|state| state == "unloaded"), "{states:?}");
+    // The same after it was loaded.
+    let before = show("whole");
+    assert_eq!(server.ask("whole").0, 200);
+    let after = show("whole");
+    for key in ["capabilities", "model_info", "details", "template"] {
+        assert_eq!(before[key], after[key], "{key}");
+    }
 }
 
 #[test]

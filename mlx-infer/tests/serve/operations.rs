@@ -465,6 +465,46 @@ fn a_unix_socket_takes_the_place_of_an_address() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "text");
 }
 
+/// A server listens at one place. The place of the command line comes before that of the file.
+#[test]
+fn a_unix_socket_excludes_an_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("mlx.sock");
+    let socket = socket.to_str().unwrap();
+    let at_socket = ["--unix-socket", socket];
+    for more in [["--port", "0"], ["--host", "127.0.0.1"]] {
+        let (stderr, code) = refusal(&mut command(&[at_socket, more].concat()));
+        let is_named = stderr.contains("--unix-socket") && stderr.contains(more[0]);
+        assert!(code == Some(2) && is_named, "{stderr}");
+    }
+    let (stderr, code) = refusal(command(&at_socket).env("MLX_INFER_PORT", "9000"));
+    assert!(
+        code == Some(2) && stderr.contains("MLX_INFER_PORT is set: ") && stderr.contains("--port"),
+        "{stderr}"
+    );
+    let path = folder.path().join("serve.toml");
+    let of_file = |text: &str, more: &[&str]| {
+        fs::write(&path, text).unwrap();
+        let args = [&["--config", path.to_str().unwrap()], more].concat();
+        command(&args)
+    };
+    let both = format!("port = 0\nunix-socket = {socket:?}");
+    let (stderr, code) = refusal(&mut of_file(&both, &[]));
+    assert!(
+        code == Some(2) && stderr.contains("serve.toml") && stderr.contains("--unix-socket"),
+        "{stderr}"
+    );
+    let server = Running::of(&mut of_file("host = '127.0.0.1'\nport = 0", &at_socket));
+    assert_eq!(server.place, format!("unix:{socket}"));
+    server.end();
+    let server = Running::of(&mut of_file(
+        &format!("unix-socket = {socket:?}"),
+        &["--port", "0"],
+    ));
+    assert!(server.place.starts_with("http://"), "{}", server.place);
+    server.end();
+}
+
 #[test]
 fn all_paths_have_the_prefix() {
     let server = Running::start(&["--port", "0", "--path-prefix", "/llm/a", "--quiet"]);

@@ -25,6 +25,41 @@ pub fn text_of(answer: &Value) -> &str {
     text.unwrap_or_else(|| panic!("no text: {answer}"))
 }
 
+/// llama.cpp's -1: an answer up to the end of the context, or of `--max-output`.
+#[test]
+fn minus_one_is_no_limit() {
+    let tokens = |server: &TestServer, path: &str, body: &Value| -> [u64; 2] {
+        let usage = &server.ok(path, body)["usage"];
+        ["prompt_tokens", "completion_tokens"].map(|key| usage[key].as_u64().unwrap())
+    };
+    let short = TestServer::start(|options| options.max_output = 40);
+    let texts = json!(["The red fox", "A much longer text of some words than that"]);
+    for name in ["max_tokens", "max_completion_tokens", "n_predict"] {
+        let (mut of_chat, mut of_text) = (chat(json!({})), json!({"prompt": "The red fox"}));
+        of_chat.as_object_mut().unwrap().shift_remove("max_tokens");
+        for (path, body) in [
+            ("/v1/chat/completions", &mut of_chat),
+            ("/v1/completions", &mut of_text),
+        ] {
+            body["ignore_eos"] = true.into();
+            body[name] = (-1).into();
+            let [prompt, answer] = tokens(&SERVER, path, body);
+            assert_eq!(prompt + answer, 512, "{path}, {name}");
+            assert_eq!(tokens(&short, path, body)[1], 40, "{path}, {name}");
+            body[name] = (-2).into();
+            let refused = SERVER.post(path, body);
+            let error = &refused.json()["error"];
+            assert_eq!((refused.status, &error["param"]), (400, &json!(name)));
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("-1 for no limit, given -2"), "{message}");
+        }
+    }
+    // Each prompt has its own rest of the context.
+    let body = json!({"prompt": texts, "max_tokens": -1, "ignore_eos": true});
+    let [prompts, answers] = tokens(&SERVER, "/v1/completions", &body);
+    assert_eq!(prompts + answers, 2 * 512);
+}
+
 /// Each parameter of a request has the effect of the library's option.
 #[test]
 fn parameters_are_the_librarys_options() {

@@ -1,12 +1,12 @@
 //! [`EncoderLayer`]: attention in both directions and an MLP.
 
-use mlx_core::fast::{self, Mask};
+use mlx_core::fast::{self, FlatAttention, Seen};
 use mlx_core::{Array, Result};
 use mlx_nn::attention::{merge_heads, split_heads};
 use mlx_nn::{Activation, Linear, Norm, RmsNorm, Rope, module};
 
 use super::plan::{EncoderPlan, LayerPlan, NormPlaces};
-use crate::model::encoder::{TextGroup, Texts, joined};
+use crate::model::encoder::Texts;
 
 /// Attention over the tokens of a text, in both directions.
 #[derive(Clone)]
@@ -50,39 +50,37 @@ impl EncoderAttention {
 
     /// `[T, E] -> [T, E]`
     fn forward(&self, x: &Array, texts: &Texts) -> Result<Array> {
-        let [q, k, v] = Linear::forward_all([&self.q_proj, &self.k_proj, &self.v_proj], x)?;
-        let of_group = |group: &TextGroup| {
-            let q = self.rotated(&group.of(&q)?, self.q_norm.as_ref())?;
-            let k = self.rotated(&group.of(&k)?, self.k_norm.as_ref())?;
-            let v = split_heads(&group.of(&v)?, self.head_dim)?;
-            let window = match self.reach {
-                Some(reach) => texts.window(reach, group.len)?,
-                None => None,
-            };
-            let options = fast::Attention {
-                scale: self.scale,
-                soft_cap: None,
-                mask: window.map_or(Mask::None, Mask::Array),
-                sinks: None,
-            };
-            let y = merge_heads(&fast::attention(&q, &k, &v, &options)?)?;
-            y.reshape(&[group.rows * group.len, -1])
+        let [q, k, v] = Linear::forward_all(
+            [&self.q_proj, &self.k_proj, &self.v_proj],
+            &x.expand_dims(0)?,
+        )?;
+        let q = self.heads(&q, self.q_norm.as_ref(), texts)?;
+        let k = self.heads(&k, self.k_norm.as_ref(), texts)?;
+        let v = split_heads(&v, self.head_dim)?;
+        // Keys at most `reach` places away, or those of the whole text.
+        let seen = Seen {
+            window: self.reach.map(|reach| reach.saturating_add(1)),
+            ahead: self.reach.unwrap_or(i32::MAX),
+            ..Seen::default()
         };
-        let groups = texts.groups().iter().map(of_group);
-        self.o_proj
-            .forward(&joined(groups.collect::<Result<Vec<_>>>()?)?)
+        let options = FlatAttention {
+            scale: self.scale,
+            soft_cap: None,
+            seen,
+            sinks: None,
+        };
+        let y = fast::ragged_attention(&q, &k, &v, &texts.rows(), &options)?;
+        self.o_proj.forward(&merge_heads(&y)?.squeeze(0)?)
     }
 
-    /// The heads of queries or keys, normed and rotated: `[rows, len, H * D] -> [rows, H, len, D]`
-    fn rotated(&self, x: &Array, norm: Option<&RmsNorm>) -> Result<Array> {
-        let mut heads = split_heads(x, self.head_dim)?;
-        if let Some(norm) = norm {
-            heads = norm.forward(&heads)?;
+    /// The heads of queries or keys, normed and rotated: `[1, T, H * D] -> [1, H, T, D]`
+    fn heads(&self, x: &Array, norm: Option<&RmsNorm>, texts: &Texts) -> Result<Array> {
+        let (places, longest) = (texts.positions(), texts.longest());
+        if let Some(rope) = &self.rope {
+            return rope.heads_from_start(x, self.head_dim, norm, places, longest);
         }
-        match &self.rope {
-            Some(rope) => rope.from_start(&heads),
-            None => Ok(heads),
-        }
+        let heads = split_heads(x, self.head_dim)?;
+        norm.map_or(Ok(heads.clone()), |norm| norm.forward(&heads))
     }
 }
 

@@ -166,8 +166,7 @@ impl EncoderModel {
 
 impl Encoder for EncoderModel {
     fn encode(&self, texts: &Texts) -> Result<Array> {
-        let longest = texts.groups().iter().map(|group| group.len).max();
-        let (longest, most) = (longest.unwrap_or(0), self.geometry.max_positions);
+        let (longest, most) = (texts.longest(), self.geometry.max_positions);
         if most.is_some_and(|most| longest as usize > most) {
             let most = most.unwrap_or_default();
             let message = format!("a text of {longest} tokens exceeds the encoder's {most}");

@@ -1,11 +1,9 @@
 //! [`Encoder`]: a model that turns texts into features and generates none, and [`Texts`], its
 //! input.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ops::Range;
 
-use mlx_core::{Array, DType, Error, ErrorKind, Result, arange};
+use mlx_core::{Array, Error, ErrorKind, Result, fast};
 
 /// A model whose tokens see those before and after them: the features of texts, without a cache.
 ///
@@ -30,8 +28,9 @@ pub trait Encoder {
 }
 
 /// The tokens of several texts on one axis of `T` tokens, one text after the other, without
-/// padding. Neighbours of the same length are computed together, so texts that are sorted by length
-/// need the fewest operations.
+/// padding. What is computed of whole texts at the end ([`reduce`](Self::reduce)) is computed for
+/// neighbours of the same length together, so texts that are sorted by length need the fewest
+/// operations.
 ///
 /// ```
 /// use mlx_models::Texts;
@@ -47,8 +46,11 @@ pub struct Texts {
     ids: Vec<u32>,
     types: Vec<u32>,
     groups: Vec<TextGroup>,
-    /// Masks of windows, by reach and length.
-    masks: RefCell<HashMap<(i32, i32), Array>>,
+    longest: i32,
+    /// I32 `[B + 1]`
+    starts: Array,
+    /// I32 `[1, T]`
+    positions: Array,
 }
 
 /// Neighbouring texts of one length.
@@ -125,11 +127,22 @@ impl Texts {
         if ids.is_empty() {
             return invalid("there are no texts".to_owned());
         }
+        let lens = groups
+            .iter()
+            .flat_map(|group| (0..group.rows).map(|_| group.len));
+        let positions: Vec<i32> = lens.clone().flat_map(|len| 0..len).collect();
+        let ends = lens.clone().scan(0, |end, len| {
+            *end += len;
+            Some(*end)
+        });
+        let starts: Vec<i32> = [0].into_iter().chain(ends).collect();
         Ok(Self {
+            longest: lens.max().unwrap_or(0),
+            starts: Array::from_slice(&starts, &[starts.len() as i32])?,
+            positions: Array::from_slice(&positions, &[1, positions.len() as i32])?,
             ids,
             types,
             groups,
-            masks: RefCell::default(),
         })
     }
 
@@ -146,6 +159,24 @@ impl Texts {
     /// The texts in their order, in groups of one length.
     pub fn groups(&self) -> &[TextGroup] {
         &self.groups
+    }
+
+    /// The most tokens of a text.
+    pub fn longest(&self) -> i32 {
+        self.longest
+    }
+
+    /// The texts as rows of the axis of all tokens.
+    pub fn rows(&self) -> fast::RaggedRows<'_> {
+        fast::RaggedRows {
+            starts: &self.starts,
+            longest: self.longest,
+        }
+    }
+
+    /// The place of each token in its text, I32 `[1, T]`.
+    pub fn positions(&self) -> &Array {
+        &self.positions
     }
 
     /// The ids of all tokens.
@@ -181,30 +212,10 @@ impl Texts {
         let groups = self.groups.iter().map(|group| each(&group.of(x)?));
         joined(groups.collect::<Result<Vec<_>>>()?)
     }
-
-    /// Which keys a query of a text of `len` tokens sees: those at most `reach` places away. Bool
-    /// `[1, 1, len, len]`; `None` if it sees all.
-    ///
-    /// # Errors
-    /// There is no memory.
-    pub fn window(&self, reach: i32, len: i32) -> Result<Option<Array>> {
-        if len - 1 <= reach {
-            return Ok(None);
-        }
-        if let Some(mask) = self.masks.borrow().get(&(reach, len)) {
-            return Ok(Some(mask.clone()));
-        }
-        let places = arange(0.0, f64::from(len), 1.0, DType::I32)?;
-        let queries = places.reshape(&[1, 1, len, 1])?;
-        let keys = places.reshape(&[1, 1, 1, len])?;
-        let mask = queries.subtract(&keys)?.abs()?.less_equal(reach)?;
-        self.masks.borrow_mut().insert((reach, len), mask.clone());
-        Ok(Some(mask))
-    }
 }
 
 /// Arrays one after the other along the first axis.
-pub(crate) fn joined(arrays: Vec<Array>) -> Result<Array> {
+fn joined(arrays: Vec<Array>) -> Result<Array> {
     match arrays.as_slice() {
         [one] => Ok(one.clone()),
         many => mlx_core::ops::concat(&many.iter().collect::<Vec<_>>(), 0),

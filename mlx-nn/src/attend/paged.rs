@@ -161,6 +161,7 @@ impl Seen<'_> {
             seen: fast::Seen {
                 window: self.window.map(size),
                 chunk: self.chunk.map(size),
+                ahead: 0,
                 mask,
                 slopes: None,
             },

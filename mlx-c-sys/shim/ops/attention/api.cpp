@@ -18,7 +18,7 @@ mx::array flat_attention(
     ops::FlatInputs of, const mlxrs_seen& seen, mlx_array sinks, const mlxrs_flat_options& options, mlx_stream s, int most) {
   auto stream = mlx_stream_get_(s);
   ops::FlatOptions how{options.scale, options.soft_cap, seen.window, seen.chunk,
-                       ops::row_packing(options.bits, options.group_size), options.value_dim, most};
+                       ops::row_packing(options.bits, options.group_size), options.value_dim, seen.ahead, most};
   auto wide = [&](const mx::array& a) { return a.dtype() == mx::bool_ ? a : mx::astype(a, mx::float32, stream); };
   if (auto mask = ops::optional(seen.mask)) {
     of.mask = wide(*mask);

@@ -57,7 +57,12 @@ void check_flat(const FlatInputs& of, const FlatOptions& options) {
   require(of.v.has_value() == (options.value_dim == 0), "there are values, or the size of values in latents");
   require(of.v || (options.packing.bits == 0 && options.value_dim <= dim), "latents are not packed, and no shorter than values");
   require(value_size(of, options) > 0, "values must not be empty");
-  require(options.window >= 0 && options.chunk >= 0 && options.most >= 0, "a window, a chunk or a number of tokens must not be negative");
+  require(
+      options.window >= 0 && options.chunk >= 0 && options.ahead >= 0 && options.most >= 0,
+      "a window, a chunk or a number of tokens must not be negative");
+  require(
+      options.ahead == 0 || (!is_paged && options.chunk == 0 && !of.slopes),
+      "queries see positions after their own only without pages, chunks and slopes");
   if (of.mask) {
     const auto& mask = *of.mask;
     bool fits = mask.ndim() == 3 && (mask.shape(0) == 1 || mask.shape(0) == q.shape(1)) &&
@@ -102,6 +107,7 @@ class FlatAttention : public Node {
            q.itemsize(), kernel};
     p.has_pages = kinds_.pages;
     p.seen_chunk = options_.chunk;
+    p.ahead = options_.ahead;
     std::span<const mx::array> rows(in.begin() + first_row(), kinds_.pages ? 3 : 1);
     p.step.emplace(rows, p.tokens, kinds_.pages ? k.shape(0) : 0, kinds_.pages ? k.shape(2) : 0);
     if (of.mask) {
@@ -150,12 +156,17 @@ class FlatAttention : public Node {
     auto options = options_;
     auto kinds = kinds_;
     Arrays inputs = primals;
-    if (options.window > 0 || options.chunk > 0) {
+    // Whether queries see no position after their own.
+    bool is_causal = options.ahead == 0, sees_end = is_causal || options.ahead >= primals[0].shape(2);
+    if (options.window > 0 || options.chunk > 0 || !sees_end) {
       // What a window or a chunk hides becomes a mask.
       int tokens = primals[0].shape(2), columns = kinds.mask ? primals[4].shape(2) : tokens;
       auto at = mx::reshape(positions_of_tokens(FlatRows::of(std::span(primals).subspan(3, 1)), tokens, s), {1, tokens, 1}, s);
       auto column = mx::reshape(mx::arange(0, columns, 1, mx::int32, s), {1, 1, columns}, s);
       auto mask = mx::greater_equal(column, first_seen(at, options, s), s);
+      if (!sees_end) {
+        mask = mx::logical_and(mask, is_before_end(column, at, options, s), s);
+      }
       if (kinds.mask && primals[4].dtype() == mx::bool_) {
         mask = mx::logical_and(mask, primals[4], s);
       } else if (kinds.mask) {
@@ -164,10 +175,13 @@ class FlatAttention : public Node {
       inputs.resize(4, mask);
       inputs.push_back(mask);
       options.window = options.chunk = 0;
+      if (!is_causal) {
+        options.ahead = std::numeric_limits<int>::max();
+      }
       kinds.mask = true;
     }
     auto same = std::make_shared<FlatAttention>(s, options, kinds);
-    return attention_vjp(std::move(same), options.scale, true, true, inputs, cotangents[0], argnums);
+    return attention_vjp(std::move(same), options.scale, is_causal, true, inputs, cotangents[0], argnums);
   }
 
   const char* name() const override {

@@ -12,6 +12,7 @@ struct FlatOptions {
   int window, chunk;  // 0: none (see mlxrs_seen)
   RowPacking packing; // the format of keys and values
   int value_dim;      // for latents, the features that are values; else 0
+  int ahead = 0;      // positions after its own that a query sees (see mlxrs_seen)
   int most = 0;       // no row brings more tokens; 0: the number of all tokens
 
   bool operator==(const FlatOptions&) const = default;
@@ -34,6 +35,8 @@ struct FlatInputs {
 void check_flat(const FlatInputs& of, const FlatOptions& options);
 // The first position that a query at position `at` sees.
 mx::array first_seen(const mx::array& at, const FlatOptions& options, mx::Stream s);
+// Whether a position is not behind the last one that a query at position `at` sees. The row may end before that.
+mx::array is_before_end(const mx::array& position, const mx::array& at, const FlatOptions& options, mx::Stream s);
 // The length of a value.
 int value_size(const FlatInputs& of, const FlatOptions& options);
 std::optional<mx::array> flat_attention(const FlatInputs& of, const FlatOptions& options, mx::Stream s);

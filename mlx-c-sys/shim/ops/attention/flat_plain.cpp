@@ -2,6 +2,7 @@
 // R times, L queries are compared with S positions of one row, and the result of the time with the query's own row
 // counts. Axes are named below: R, K, G (query heads of a KV head), L, S.
 #include <limits>
+#include <optional>
 
 #include "flat.h"
 #include "ops/gated/gated.h"
@@ -20,7 +21,9 @@ struct Compared {
   mx::array k, v;        // [R, K, S, D]
   mx::array own, at;
   mx::array position;    // [R, S]: the positions of keys
-  mx::array is_reachable; // Bool [R, S], or [R, L, S] in a step without pages
+  mx::array is_reachable; // Bool [R, S], or [R, L, S] if R is 1 in a step without pages
+  // The token of each query [R, L], if rows are padded to L.
+  std::optional<mx::array> tokens = std::nullopt;
 };
 
 // The pages of `tables` [R, P] in order, [R, K, P PAGE, D], and F32.
@@ -70,6 +73,34 @@ Compared paged(const FlatInputs& of, const mx::array& grouped, const FlatOptions
   return {q, k, v, own, at, position, is_reachable};
 }
 
+// Whether rows without pages are padded to the most tokens of a row, because that compares fewer pairs of tokens.
+bool is_padded(const FlatInputs& of, const FlatOptions& options) {
+  int64_t tokens = of.q.shape(2), most = options.most, rows = of.rows.count();
+  return most > 0 && most < tokens && rows * most * most < tokens * tokens;
+}
+
+// R = B, L = S = `most`.
+Compared padded(const FlatInputs& of, const mx::array& grouped, const FlatOptions& options, mx::Stream s) {
+  int tokens = of.q.shape(2), rows = of.rows.count(), most = options.most;
+  auto begins = mx::reshape(mx::slice(of.rows.starts, {0}, {rows}, s), {rows, 1}, s);
+  auto ends = mx::reshape(mx::slice(of.rows.starts, {1}, {rows + 1}, s), {rows, 1}, s);
+  auto position = mx::reshape(mx::arange(0, most, 1, mx::int32, s), {1, most}, s);
+  auto token = mx::add(begins, position, s);
+  auto own = mx::less(token, ends, s);
+  token = mx::clip(token, number(0), number(tokens - 1), s);
+  // [1, .., T, D] as [R, .., L, D], with zeros in place of other rows' tokens, which may be NaN.
+  auto by_row = [&](const mx::array& a) {
+    int axis = static_cast<int>(a.ndim()) - 2;
+    auto all = mx::moveaxis(mx::squeeze(mx::take(a, token, axis, s), 0, s), axis - 1, 0, s);
+    auto shape = mx::Shape(all.ndim(), 1);
+    shape[0] = rows, shape[axis] = most;
+    return mx::where(mx::reshape(own, shape, s), mx::astype(all, mx::float32, s), mx::array(0.0f), s);
+  };
+  auto k = by_row(of.k);
+  auto v = of.v ? by_row(*of.v) : mx::slice(k, {0, 0, 0, 0}, {rows, k.shape(1), most, options.value_dim}, s);
+  return {by_row(grouped), k, v, own, position, position, own, token};
+}
+
 // R = 1, L = S = T.
 Compared ragged(const FlatInputs& of, const mx::array& grouped, const FlatOptions& options, mx::Stream s) {
   int tokens = of.q.shape(2);
@@ -95,6 +126,14 @@ mx::array mask_of(const FlatInputs& of, const Compared& c, mx::Stream s) {
     if (int more = c.position.shape(1) - wide; more > 0) {
       mask = mx::pad(mask, {2}, {0}, {more}, mx::astype(mx::array(0), mask.dtype(), s), "constant", s);
     }
+  } else if (c.tokens) {
+    int rows = c.own.shape(0), most = c.own.shape(1), seen = std::min(wide, most);
+    mask = mx::slice(mask, {0, 0, 0}, {heads, mask.shape(1), seen}, s);
+    mask = mx::pad(mask, {2}, {0}, {most - seen}, mx::astype(mx::array(0), mask.dtype(), s), "constant", s);
+    // A token of each row or of none: [H', R, L, S].
+    mask = mask.shape(1) == 1 ? mx::expand_dims(mask, 1, s) : mx::take(mask, *c.tokens, 1, s);
+    mask = mx::moveaxis(mx::broadcast_to(mask, {heads, rows, most, most}, s), 0, 1, s);
+    return mx::reshape(mask, {rows, heads == 1 ? 1 : kv_heads, heads == 1 ? 1 : heads / kv_heads, most, most}, s);
   } else {
     // Numbers in `starts` that are not those of a step give positions of any size.
     mask = mx::take(mask, mx::clip(mx::reshape(c.position, {tokens}, s), number(0), number(wide - 1), s), 2, s);
@@ -105,7 +144,27 @@ mx::array mask_of(const FlatInputs& of, const Compared& c, mx::Stream s) {
   return c.own.shape(1) == tokens ? mask : mx::transpose(mask, {3, 1, 2, 0, 4}, s);
 }
 
+// The results [R, K, G, L, Dv] of padded rows in the order of tokens, [1, K, G, T, Dv]. A token behind the most that a row
+// may bring gets NaN.
+mx::array unpadded(const FlatInputs& of, const mx::array& y, mx::Stream s) {
+  int tokens = of.q.shape(2), rows = y.shape(0), most = y.shape(3);
+  auto row = rows_of_tokens(of.rows, tokens, s), at = positions_of_tokens(of.rows, tokens, s);
+  auto place = mx::add(
+      mx::multiply(mx::minimum(row, number(rows - 1), s), number(most), s),
+      mx::clip(at, number(0), number(most - 1), s), s);
+  auto all = mx::reshape(mx::transpose(y, {1, 2, 0, 3, 4}, s), {1, y.shape(1), y.shape(2), rows * most, y.shape(4)}, s);
+  all = mx::take(all, place, 3, s);
+  auto of_token = [&](const mx::array& a) { return mx::reshape(a, {1, 1, 1, tokens, 1}, s); };
+  auto nan = mx::array(std::numeric_limits<float>::quiet_NaN());
+  all = mx::where(of_token(mx::less(at, number(most), s)), all, nan, s);
+  return mx::where(of_token(mx::less(row, number(rows), s)), all, mx::array(0.0f), s);
+}
+
 } // namespace
+
+mx::array is_before_end(const mx::array& position, const mx::array& at, const FlatOptions& options, mx::Stream s) {
+  return mx::less_equal(mx::subtract(position, at, s), number(options.ahead), s);
+}
 
 mx::array first_seen(const mx::array& at, const FlatOptions& options, mx::Stream s) {
   auto first = mx::zeros_like(at, s);
@@ -130,7 +189,9 @@ mx::array flat_attention_plainly(const FlatInputs& of, const FlatOptions& option
       mx::reshape(is_own, {1, 1, tokens, 1}, s), mx::astype(of.q, mx::float32, s), mx::array(0.0f), s);
   auto scaled = mx::multiply(q, mx::array(options.scale), s);
   auto grouped = mx::reshape(scaled, {1, kv_heads, group, tokens, of.q.shape(3)}, s);
-  auto c = of.rows.has_pages() ? paged(of, grouped, options, s) : ragged(of, grouped, options, s);
+  auto c = of.rows.has_pages() ? paged(of, grouped, options, s)
+      : is_padded(of, options) ? padded(of, grouped, options, s)
+                               : ragged(of, grouped, options, s);
   auto scores = mx::matmul(c.q, mx::swapaxes(mx::expand_dims(c.k, 2, s), -1, -2, s), s);
   if (options.cap != 0) {
     scores = soft_cap_plainly(scores, options.cap, s);
@@ -149,7 +210,7 @@ mx::array flat_attention_plainly(const FlatInputs& of, const FlatOptions& option
                                        : mx::add(scores, mask, s);
   }
   auto reachable = c.is_reachable.ndim() == 2 ? mx::expand_dims(c.is_reachable, 1, s) : c.is_reachable;
-  auto seen = mx::logical_and(mx::less_equal(position, at, s), mx::greater_equal(position, first_seen(at, options, s), s), s);
+  auto seen = mx::logical_and(is_before_end(position, at, options, s), mx::greater_equal(position, first_seen(at, options, s), s), s);
   seen = mx::logical_and(seen, reachable, s);
   // Tokens of other rows see everything, because a sum of no weights would be NaN. Their results are cut off below.
   auto own = mx::expand_dims(c.own, 2, s);
@@ -168,7 +229,8 @@ mx::array flat_attention_plainly(const FlatInputs& of, const FlatOptions& option
   auto y = mx::matmul(weights, mx::expand_dims(c.v, 2, s), s);
   y = mx::where(mx::expand_dims(own, std::vector<int>{1, 2}, s), y, mx::array(0.0f), s);
   // A token's result is not zero in its own row only.
-  y = c.own.shape(1) == tokens ? mx::sum(y, 0, true, s) : mx::transpose(y, {3, 1, 2, 0, 4}, s);
+  y = c.tokens ? unpadded(of, y, s)
+      : c.own.shape(1) == tokens ? mx::sum(y, 0, true, s) : mx::transpose(y, {3, 1, 2, 0, 4}, s);
   return mx::astype(mx::reshape(y, {1, heads, tokens, y.shape(4)}, s), of.q.dtype(), s);
 }
 

@@ -69,6 +69,7 @@ struct Plan {
   std::optional<Step> step = std::nullopt;
   bool has_pages = false;
   long seen_chunk = 0; // 0, or queries see only positions of their own chunk of this size
+  long ahead = 0;      // the positions after its own that a query sees, in a flat step without pages
   const float* slopes = nullptr;
   int64_t slope_step = 0;
   long columns = 0; // of the mask of a flat step; 0 without
@@ -100,7 +101,8 @@ struct Plan {
   std::pair<int, int> span(int row, int token) const {
     if (step) {
       long at = offset(row) + token;
-      return {static_cast<int>(first_seen(at, options.window, seen_chunk)), static_cast<int>(at + 1)};
+      long end = ahead > 0 ? std::min<long>(at + 1 + ahead, tokens_of(row)) : at + 1;
+      return {static_cast<int>(first_seen(at, options.window, seen_chunk)), static_cast<int>(end)};
     }
     if (options.mask == Mask::none || options.mask == Mask::array) {
       return {0, slots};

@@ -180,9 +180,11 @@ pub fn cases() -> Vec<Case> {
     let starts = || ints(&[0, 2, 3], &[3]);
     case(
         "fast::ragged_attention",
-        vec![tokens(), tokens(), tokens(), starts(), columns],
+        vec![tokens(), tokens(), tokens(), starts(), columns.clone()],
         json!([0.5, 0, 0]),
     );
+    let inputs = vec![tokens(), tokens(), tokens(), starts(), columns.clone()];
+    case("both_directions", inputs, json!([0.5, 2, 1, 2]));
     let inputs = vec![tokens(), tokens(), starts()];
     case("fast::ragged_latents", inputs, json!([0.5, 3, 2, 32]));
     let inputs = with(vec![pool(), pool(), tokens()], rows());

@@ -100,6 +100,7 @@ fn flat<'a>(c: &'a Case, mask: Option<&'a Array>) -> fast::FlatAttention<'a> {
         seen: fast::Seen {
             window: (c.int(1) != 0).then(|| c.int(1)),
             chunk: (c.int(2) != 0).then(|| c.int(2)),
+            ahead: 0,
             mask,
             slopes: None,
         },
@@ -268,6 +269,12 @@ pub fn rows() -> Vec<(&'static str, Op)> {
         "fast::paged_latents" => |c| fast::paged_latents(c.x(0), c.x(1), c.int(3), &pages(c, 2), &flat(c, None));
         "fast::ragged_attention" => |c| {
             fast::ragged_attention(c.x(0), c.x(1), c.x(2), &unpaged(c.x(3)), &flat(c, Some(c.x(4))))
+        };
+        "both_directions" => |c| {
+            let rows = fast::RaggedRows { longest: c.int(3), ..unpaged(c.x(3)) };
+            let mut options = flat(c, Some(c.x(4)));
+            (options.seen.chunk, options.seen.ahead) = (None, c.int(2));
+            fast::ragged_attention(c.x(0), c.x(1), c.x(2), &rows, &options)
         };
         "fast::ragged_latents" => |c| fast::ragged_latents(c.x(0), c.x(1), c.int(3), &unpaged(c.x(2)), &flat(c, None));
         "fast::paged_store" => |c| {

@@ -16,6 +16,7 @@ use tower::ServiceExt;
 use super::lines::{BatchLine, LinesOf};
 use crate::serve::http::Inside;
 use crate::serve::http::error::{ApiError, NO_MEMORY, NOT_LOADED};
+use crate::serve::http::fields::ignored_in;
 use crate::serve::http::trace::new_id;
 
 /// How often a request is tried for which there is no memory, or none for its model.
@@ -220,24 +221,50 @@ fn document(custom_id: &str, response: Value, error: Value) -> Value {
 
 /// Whether a request failed, and the line of its answer.
 async fn answer(router: Router, line: BatchLine) -> (bool, Value) {
-    let (status, request_id, body) = respond(&router, &line).await;
-    let response = json!({
+    let Answered {
+        status,
+        request_id,
+        ignored,
+        body,
+    } = respond(&router, &line).await;
+    let mut response = json!({
         "status_code": status.as_u16(),
         "request_id": request_id,
         "body": body,
     });
+    if !ignored.is_empty() {
+        response[IGNORED_KEY] = ignored.into();
+    }
     (
         status != StatusCode::OK,
         document(&line.custom_id, response, Value::Null),
     )
 }
 
+/// The key of a line's response for what its header `x-ignored-params` has: parameters without
+/// effect.
+const IGNORED_KEY: &str = "ignored_params";
+
+/// What a route answered.
+struct Answered {
+    status: StatusCode,
+    request_id: String,
+    /// The parameters without effect.
+    ignored: Vec<String>,
+    body: Value,
+}
+
 /// Sends a request to its route, again while the server has no room for it or sleeps.
-async fn respond(router: &Router, line: &BatchLine) -> (StatusCode, String, Value) {
+async fn respond(router: &Router, line: &BatchLine) -> Answered {
     if line.body.get("stream") == Some(&Value::Bool(true)) {
-        let id = new_id("req_");
+        let request_id = new_id("req_");
         let error = ApiError::bad("stream", "the answers of a batch are not streamed");
-        return (error.status, id.clone(), error.openai(&id));
+        return Answered {
+            status: error.status,
+            body: error.openai(&request_id),
+            request_id,
+            ignored: Vec::new(),
+        };
     }
     let body = serde_json::to_vec(&line.body).unwrap_or_default();
     let (mut tries, mut pause) = (0, PAUSE);
@@ -256,6 +283,7 @@ async fn respond(router: &Router, line: &BatchLine) -> (StatusCode, String, Valu
             .and_then(|id| id.to_str().ok())
             .unwrap_or_default()
             .to_owned();
+        let ignored = ignored_in(response.headers());
         // The body of an answer is in memory already.
         let bytes = to_bytes(response.into_body(), usize::MAX)
             .await
@@ -264,7 +292,12 @@ async fn respond(router: &Router, line: &BatchLine) -> (StatusCode, String, Valu
         let code = answer["error"]["code"].as_str().unwrap_or_default();
         tries += usize::from([NO_MEMORY, NOT_LOADED].contains(&code));
         if status != StatusCode::SERVICE_UNAVAILABLE || tries == TRIES {
-            return (status, id, answer);
+            return Answered {
+                status,
+                request_id: id,
+                ignored,
+                body: answer,
+            };
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -359,6 +359,13 @@ pub(crate) fn name_ignored(headers: &mut HeaderMap, names: &[impl AsRef<str>]) {
     }
 }
 
+/// The parameters without effect that the header lists.
+pub(crate) fn ignored_in(headers: &HeaderMap) -> Vec<String> {
+    let names = headers.get(IGNORED).and_then(|value| value.to_str().ok());
+    let names = names.into_iter().flat_map(|names| names.split(','));
+    names.map(str::to_owned).collect()
+}
+
 /// A request for the model: its body, and the model that it asks for.
 pub(crate) struct Ask {
     pub(crate) app: Shared,

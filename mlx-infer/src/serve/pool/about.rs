@@ -1,9 +1,10 @@
 //! The facts about a model that lists show.
 
 use mlx_core::QuantMode;
-use mlx_models::ModelTask;
+use mlx_models::{ModelInfo, ModelTask};
 use serde_json::Value;
 
+use crate::model::outline::info_in_files;
 use crate::serve::state::Loaded;
 use crate::text::files::Files;
 
@@ -56,8 +57,25 @@ impl About {
         let template = template.and_then(|template| template.source("default"));
         let defaults = &loaded.defaults.sampling;
         Self {
-            family: info.model_type.clone(),
             is_gguf: frontend.is_gguf(),
+            template: template.map(str::to_owned),
+            capabilities: capabilities.map(|(name, _)| name).collect(),
+            defaults: format!(
+                "temperature {}\ntop_p {}\ntop_k {}\nmin_p {}\nrepeat_penalty {}",
+                defaults.temperature,
+                defaults.top_p,
+                defaults.top_k,
+                defaults.min_p,
+                defaults.repeat_penalty
+            ),
+            ..Self::of_info(info)
+        }
+    }
+
+    /// The facts about the model without those about its texts.
+    fn of_info(info: &ModelInfo) -> Self {
+        Self {
+            family: info.model_type.clone(),
             parameters: Some(info.n_parameters),
             bytes: info.weight_bytes,
             precision: match info.quantization {
@@ -69,21 +87,12 @@ impl About {
             hidden: Some(info.hidden.into()),
             layers: Some(info.layers.len() as i64),
             vocab: Some(info.vocab.into()),
-            template: template.map(str::to_owned),
-            capabilities: capabilities.map(|(name, _)| name).collect(),
-            defaults: format!(
-                "temperature {}\ntop_p {}\ntop_k {}\nmin_p {}\nrepeat_penalty {}",
-                defaults.temperature,
-                defaults.top_p,
-                defaults.top_k,
-                defaults.min_p,
-                defaults.repeat_penalty
-            ),
+            ..Self::default()
         }
     }
 
-    /// What the files of a model say that was never loaded. Those that cannot be read say nothing:
-    /// loading reports them.
+    /// What the files of a model say that was never loaded: the sizes and names of its tensors are read, and no data.
+    /// Files that cannot be read say nothing: loading reports them.
     pub(super) fn of_files(files: &Files, bytes: usize) -> Self {
         let config = files.json("config.json").ok().flatten().unwrap_or_default();
         let number = |key: &str| {
@@ -100,27 +109,32 @@ impl About {
         let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let family = word(&config["model_type"]);
         let is_encoder = mlx_models::encoder_types().contains(&family.as_str());
-        let mut capabilities = vec![if is_encoder {
-            "embedding"
-        } else {
-            "completion"
-        }];
-        if !is_encoder && template.is_some() {
-            capabilities.push("tools");
-        }
-        Self {
+        let info = info_in_files(files);
+        let task = match &info {
+            Some(info) => info.task,
+            None if is_encoder => ModelTask::Embed,
+            None => ModelTask::Generate,
+        };
+        let capabilities = match task {
+            ModelTask::Generate if template.is_some() => vec!["completion", "tools"],
+            ModelTask::Generate => vec!["completion"],
+            ModelTask::Embed | ModelTask::Headless => vec!["embedding"],
+            ModelTask::Classify(_) => Vec::new(),
+        };
+        let of_config = || Self {
             family,
-            is_gguf: files.architecture().is_some(),
-            parameters: None,
-            bytes,
-            precision: String::new(),
             context: number("max_position_embeddings").and_then(|n| usize::try_from(n).ok()),
             hidden: number("hidden_size"),
             layers: number("num_hidden_layers"),
             vocab: number("vocab_size"),
+            ..Self::default()
+        };
+        Self {
+            is_gguf: files.architecture().is_some(),
+            bytes,
             template,
             capabilities,
-            defaults: String::new(),
+            ..info.as_ref().map_or_else(of_config, Self::of_info)
         }
     }
 }

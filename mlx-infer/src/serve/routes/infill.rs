@@ -49,15 +49,8 @@ pub(crate) async fn infill(ask: Ask) -> Result<Response, ApiError> {
     let form = grammar::key(&fields);
     let mut options = params::options(&mut fields, loaded)?;
     options.stop_ids.extend(ends);
-    let given: Option<i64> = fields.any(&["n_predict", "max_tokens"])?;
-    let given = match given {
-        // llama.cpp's word for no limit.
-        None | Some(-1) => None,
-        Some(n) => Some(usize::try_from(n).map_err(|_| {
-            let message = format!("n_predict must be at least 0, or -1 for no limit, given {n}");
-            ApiError::bad("n_predict", message)
-        })?),
-    };
+    let names = ["n_predict", "max_tokens"];
+    let given = params::max_tokens_or_no_limit(&mut fields, &names, 0)?.flatten();
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let edits = Edits::take(&mut fields)?;
     let long = fields.long().or(options.grammar.is_some());

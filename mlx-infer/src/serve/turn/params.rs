@@ -207,6 +207,37 @@ pub(crate) fn max_tokens(fields: &mut Fields, names: &[&str]) -> Result<Option<u
     Ok(found)
 }
 
+/// Takes the maximum number of tokens of an answer as [`max_tokens`] does. It may be -1, llama.cpp's
+/// word for no limit, which is `Some(None)`.
+///
+/// # Errors
+/// It is another negative number or below `least`, or has a value of another type.
+pub(crate) fn max_tokens_or_no_limit(
+    fields: &mut Fields,
+    names: &[&str],
+    least: usize,
+) -> Result<Option<Option<usize>>, ApiError> {
+    let mut found = None;
+    for name in names {
+        let next = match fields.take::<i64>(name)? {
+            None => None,
+            Some(-1) => Some(None),
+            Some(given) => {
+                let most = usize::try_from(given).ok().filter(|most| *most >= least);
+                let most = most.ok_or_else(|| {
+                    let message = format!(
+                        "{name} must be at least {least}, or -1 for no limit, given {given}"
+                    );
+                    ApiError::bad(*name, message)
+                })?;
+                Some(Some(most))
+            }
+        };
+        found = found.or(next);
+    }
+    Ok(found)
+}
+
 /// Takes `chat_template_kwargs`, variables of the chat template.
 ///
 /// # Errors

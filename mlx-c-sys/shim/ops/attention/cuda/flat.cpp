@@ -42,6 +42,11 @@ void flat_attention_on_cuda(const FlatInputs& of, mx::array& y, const FlatOption
   args.layout = static_cast<int>(Layout::straight);
   args.window = options.window;
   args.chunk = options.chunk;
+  // No row has more tokens than `most`.
+  args.ahead = std::min(options.ahead, most);
+  if (args.ahead > 0 && args.window > 0) {
+    args.window = std::min(args.window, most) + args.ahead;
+  }
   args.early = has_pages && launch.is_old(args.offsets) && launch.is_old(args.flat.starts) && launch.is_old(args.flat.tables) &&
       launch.follows_append(args.offsets, tokens);
   if (of.sinks) {

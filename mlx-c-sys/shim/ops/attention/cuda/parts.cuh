@@ -65,11 +65,12 @@ __device__ inline float added_to(const AttentionArgs& a, float score, int head, 
   return score;
 }
 
-// What the queries of a row see.
+// What the queries of a row see. A query that sees `ahead` positions after its own has the mask of the query at the last of
+// them, for the keys that there are.
 __device__ inline KeyMask mask_of(const AttentionArgs& a, int row, int tokens) {
   bool is_flat = a.flat.starts != nullptr;
   int offset = a.offsets != nullptr ? __ldcg(a.offsets + row * a.offset_step) : is_flat ? 0 : a.slots - tokens;
-  return {a.mask, a.layout, a.window, offset, tokens, is_flat ? offset + tokens : a.slots, a.chunk};
+  return {a.mask, a.layout, a.window, offset + a.ahead, tokens, is_flat ? offset + tokens : a.slots, a.chunk};
 }
 
 // The keys or values of a row and a KV head in slots of 64: one array, or pages.

@@ -174,7 +174,7 @@ fn read(fields: &mut Fields, loaded: &Loaded) -> Result<Turn, ApiError> {
     let mut options = params::options(fields, loaded)?;
     options.logprobs = logprobs::of_chat(fields)?;
     let names = ["max_completion_tokens", "max_tokens", "n_predict"];
-    let max_tokens = params::max_tokens(fields, &names)?;
+    let max_tokens = params::max_tokens_or_no_limit(fields, &names, 1)?.flatten();
     let mut kwargs = params::kwargs(fields)?;
     if let Some(effort) = fields.take::<String>("reasoning_effort")? {
         turn::effort(&mut kwargs, &effort);

@@ -65,8 +65,10 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let tried = params::best_of(&mut fields, n)?;
     let form = grammar::key(&fields);
     let mut options = params::options(&mut fields, loaded)?;
-    let max_tokens = fields.any(&["max_tokens", "max_completion_tokens", "n_predict"])?;
-    let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
+    let names = ["max_tokens", "max_completion_tokens", "n_predict"];
+    let max_tokens = params::max_tokens_or_no_limit(&mut fields, &names, 0)?;
+    // `None` for no limit.
+    let max_tokens = max_tokens.unwrap_or(Some(MAX_TOKENS));
     let given: Option<usize> = fields.take("logprobs")?;
     options.logprobs = given.map(|top| check_top("logprobs", top)).transpose()?;
     let is_echo = fields.take("echo")?.unwrap_or(false);
@@ -91,7 +93,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
     let edits = Edits::take(&mut fields)?;
     let long = fields.long().or(options.grammar.is_some());
     let mut headers = fields.end(&[])?;
-    if max_tokens == 0 && !is_echo {
+    if max_tokens == Some(0) && !is_echo {
         let message = "max_tokens must be at least 1, given 0; with echo it may be 0";
         return Err(ApiError::bad("max_tokens", message));
     }
@@ -108,7 +110,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         let message = "best_of above n cannot be streamed: the best are known at the end";
         return Err(ApiError::bad("best_of", message));
     }
-    options.max_tokens = max_tokens.max(1);
+    options.max_tokens = max_tokens.unwrap_or(app.settings.max_output).max(1);
     let top = options.logprobs;
     if tried > n {
         // The best answers are those of the highest log probability.
@@ -146,11 +148,15 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
                 }
             };
             // The echoed text is that of the tokens that are left after truncation.
-            let text = match edits.truncate(frontend, &mut ids, max_tokens.max(1)) {
+            let text = match edits.truncate(frontend, &mut ids, max_tokens.unwrap_or(1).max(1)) {
                 true => None,
                 false => text,
             };
-            let checked = params::check(frontend, "prompt", form, ids, options.clone())?;
+            let mut options = options.clone();
+            if max_tokens.is_none() {
+                options.max_tokens = loaded.max_tokens(None, ids.len(), app.settings.max_output);
+            }
+            let checked = params::check(frontend, "prompt", form, ids, options)?;
             texts.push(match (text, tokenizer) {
                 (Some(text), _) => text,
                 (None, Some(tokenizer)) if is_echo => {
@@ -203,7 +209,7 @@ pub(crate) async fn completions(ask: Ask) -> Result<Response, ApiError> {
         tried,
         n,
     };
-    if max_tokens == 0 {
+    if max_tokens == Some(0) {
         trace.prompt(all.iter().map(|checked| checked.ids().len()).sum());
         let finish = Some(FinishReason::Length);
         writer.rows.iter_mut().for_each(|row| row.finish = finish);
