@@ -12,6 +12,8 @@ use crate::ffi;
 
 /// What tells one machine, or one start of it, from others.
 const MACHINE: &str = "/proc/sys/kernel/random/boot_id";
+/// Whether to exchange over the memory of peers. The library reads it, and gives the same reason for "off" and for a fault.
+const SETTING: &str = "MLX_CUDA_PEERS";
 /// The bytes of a name of a machine that ranks compare.
 const NAME: usize = 36;
 const HANDLE: usize = sys::MLXRS_PEER_HANDLE as usize;
@@ -21,10 +23,18 @@ static FAULT: OnceLock<Option<String>> = OnceLock::new();
 
 /// Makes small sums and gathers of a group of NCCL exchanges over the memory of peers, if every rank can map that of all
 /// others. Else all use NCCL. Every rank calls it at the same place.
+///
+/// # Errors
+/// The ranks do not reach each other. `MLX_CUDA_PEERS` is neither on nor off.
 pub(super) fn join(group: &mut Group) -> Result<()> {
     let fault = match FAULT.get() {
         Some(fault) => fault,
         None => {
+            let value = std::env::var(SETTING).unwrap_or_default();
+            if !["", "on", "off"].contains(&value.as_str()) {
+                let message = format!("{SETTING} must be on or off, given {value:?}");
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
             let fault = map(group)?;
             FAULT.get_or_init(|| fault)
         }

@@ -3,7 +3,7 @@
 use mlx_core::fast::{
     self, Attention, Buffers, Draw, KeySlots, Mask, Positions, Projection, Slots, plainly,
 };
-use mlx_core::{Array, DType, Result};
+use mlx_core::{Array, DType, Result, eval};
 
 use super::{HALVES, attention, close, noise, on_gpu, periods, same};
 
@@ -272,15 +272,19 @@ fn sums_and_places_of_large_vocabularies() -> Result<()> {
     Ok(())
 }
 
-/// Prompts have a kernel of their own for rows of up to 2,048 elements.
+/// Prompts have a kernel of their own for rows of up to 2,048 elements. Rows of an odd number of elements, and of more than
+/// 16,384, are not kept in registers.
 #[test]
 fn norms_of_many_rows_have_the_bits_of_one() -> Result<()> {
     if !on_gpu()? {
         return Ok(());
     }
     for (dtype, tolerance) in HALVES {
-        for n in [8, 264, 1024, 1152, 1288, 2048, 2056] {
-            let (x, y) = (noise(1, &[1100, n], dtype)?, noise(2, &[1100, n], dtype)?);
+        let few = [8, 264, 1024, 1152, 1288, 2048, 2056];
+        let many = [4096, 4098, 5120, 5121, 8192, 8194, 16_384, 16_386];
+        for n in few.into_iter().chain(many) {
+            let rows = if n < 4096 { 1100 } else { 70 };
+            let (x, y) = (noise(1, &[rows, n], dtype)?, noise(2, &[rows, n], dtype)?);
             let (w, v) = (noise(3, &[n], dtype)?, noise(4, &[n], dtype)?);
             for inner in [None, Some(&w)] {
                 let what = format!("{dtype} {n} {}", inner.is_some());
@@ -293,7 +297,7 @@ fn norms_of_many_rows_have_the_bits_of_one() -> Result<()> {
                 close(&what, &sum, &wanted.0, 2.0 * tolerance)?;
                 close(&what, &normed, &wanted.1, 2.0 * tolerance)?;
                 let alone = norm(&x)?;
-                for row in [0, 7, 1099] {
+                for row in [0, 7, rows - 1] {
                     let one = |a: &Array| a.slice_axis(0, row, row + 1);
                     let found = of(&one(&x)?, &one(&y)?)?;
                     same(&what, &found.0, &one(&sum)?)?;
@@ -301,6 +305,19 @@ fn norms_of_many_rows_have_the_bits_of_one() -> Result<()> {
                     same(&what, &norm(&one(&x)?)?, &one(&alone)?)?;
                 }
             }
+        }
+        // An address that is no multiple of 4 bytes.
+        for n in [64, 5120] {
+            let (x, w) = (noise(1, &[n + 1], dtype)?, noise(2, &[n + 1], dtype)?);
+            let (x, w) = (x.slice_axis(0, 1, n + 1)?, w.slice_axis(0, 1, n + 1)?);
+            eval([&x, &w])?;
+            let of = || fast::rms_norm(&x, Some(&w), 1e-6);
+            close(
+                &format!("{dtype} {n}, at 2 bytes"),
+                &of()?,
+                &plainly(of)?,
+                tolerance,
+            )?;
         }
     }
     Ok(())

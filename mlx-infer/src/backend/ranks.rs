@@ -47,6 +47,9 @@ pub fn join_ranks(files: &Files, options: &[(&str, String)]) -> Result<Ranks> {
     // First the ring: it notices ranks that do not come, and NCCL waits for them without end.
     let ring = connect(Backend::Ring)?;
     let group = connect(Backend::Any)?;
+    if let Some(reason) = group.without_peers() {
+        tracing::debug!("NCCL carries all sums of the ranks: {reason}");
+    }
     let size = group.size();
     let is_nccl = group.backend() == Backend::Nccl;
     let ranks = join(group);
