@@ -294,7 +294,8 @@ int mlxrs_fast_experts(mlx_array* res, mlx_array x, mlxrs_matrix w, mlx_array in
 typedef struct mlxrs_route_options {
   int top_k;
   bool sigmoid;
-  bool norm;       /* weights are divided by their sum, or by `least_sum` if that is larger */
+  bool norm;       /* weights are divided by their sum plus `added`, or by `least_sum` if that is larger */
+  float added;     /* of sigmoids at least 1e-20, which keeps the division finite */
   float least_sum;
   float scale;     /* all weights are multiplied with this */
   int groups;      /* 0: none; else experts are only chosen from the `top_groups` best groups */

@@ -10,6 +10,7 @@ pub(crate) mod forward;
 pub(crate) mod frontend;
 
 mod draft;
+mod generation_config;
 pub(crate) mod memory;
 pub(crate) mod outline;
 mod read;

@@ -435,6 +435,36 @@ fn added_tokens_are_decoded_as_they_are_written() {
     assert_eq!(tokenizer.decode(&all, false).unwrap(), texts.concat());
 }
 
+/// A token that tokenizer_config.json names is special, even if tokenizer.json says that it is not. A map of names and a
+/// list may stand in one file.
+#[test]
+fn named_tokens_are_special() {
+    let (id, text) = (353, "<tool_call>");
+    let plain = |json: &mut Value| json["tokenizer_class"] = "PreTrainedTokenizerFast".into();
+    let (_dir, tokenizer) = changed("qwen", &[("tokenizer_config.json", &plain)]);
+    assert_eq!(tokenizer.decode(&[id], true).unwrap(), text);
+    for named in [
+        serde_json::json!({"call_token": text}),
+        serde_json::json!({"eos_token": text}),
+        serde_json::json!({
+            "extra_special_tokens": {"call_token": text},
+            "additional_special_tokens": ["<new>"],
+        }),
+    ] {
+        let name = |json: &mut Value| {
+            json["tokenizer_class"] = "PreTrainedTokenizerFast".into();
+            for (key, value) in named.as_object().unwrap() {
+                json[key] = value.clone();
+            }
+        };
+        let (_dir, tokenizer) = changed("qwen", &[("tokenizer_config.json", &name)]);
+        assert_eq!(tokenizer.decode(&[id], true).unwrap(), "", "{named}");
+        assert_eq!(tokenizer.encode(text, false).unwrap(), [id], "{named}");
+        let has_new = named.get("additional_special_tokens").is_some();
+        assert_eq!(tokenizer.is_special("<new>"), has_new, "{named}");
+    }
+}
+
 /// Without the pipeline of its class the ids would differ: the file alone does not determine them.
 #[test]
 fn the_class_decides() {

@@ -167,6 +167,16 @@ impl Config {
         aliased
     }
 
+    /// The config without these keys, which have no effect in a family although others have them.
+    pub(crate) fn without(&self, keys: &[&str]) -> Self {
+        self.ignore(keys);
+        let mut left = self.clone();
+        for &key in keys {
+            left.map.shift_remove(key);
+        }
+        left
+    }
+
     /// Replaces the value of `key`, for instance by the value that follows from the checkpoint's
     /// tensors.
     pub(crate) fn set(&mut self, key: &str, value: Value) {

@@ -78,6 +78,7 @@ pub fn experts(bench: &Bench) -> Result<()> {
                 top_k,
                 sigmoid: false,
                 norm: true,
+                added_to_sum: 0.0,
                 least_sum: 0.0,
                 scale: 1.0,
                 groups: None,

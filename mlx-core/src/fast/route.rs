@@ -12,7 +12,7 @@ use crate::ffi::{Arg, op};
 /// use mlx_core::{Array, fast::{self, Route}};
 ///
 /// # fn main() -> mlx_core::Result<()> {
-/// let how = Route { top_k: 2, sigmoid: false, norm: true, least_sum: 0.0, scale: 1.0, groups: None };
+/// let how = Route { top_k: 2, sigmoid: false, norm: true, added_to_sum: 0.0, least_sum: 0.0, scale: 1.0, groups: None };
 /// let scores = Array::from_slice(&[0.0f32, 9.0, 9.0, 0.0], &[1, 4])?;
 /// let (experts, weights) = fast::route(&scores, None, &how)?;
 /// assert_eq!(experts.shape(), [1, 2]);
@@ -28,7 +28,9 @@ pub struct Route {
     pub sigmoid: bool,
     /// Whether weights are divided by their sum.
     pub norm: bool,
-    /// The lower bound of that sum.
+    /// A number, 0 or more, that is added to that sum.
+    pub added_to_sum: f32,
+    /// The lower bound of the sum with that number.
     pub least_sum: f32,
     /// A factor of all weights.
     pub scale: f32,
@@ -70,6 +72,7 @@ impl Arg for Route {
             top_k: self.top_k,
             sigmoid: self.sigmoid,
             norm: self.norm,
+            added: self.added_to_sum,
             least_sum: self.least_sum,
             scale: self.scale,
             groups: groups.n,
@@ -88,7 +91,7 @@ impl Arg for Route {
 /// use mlx_core::{Array, fast::{self, Route}};
 ///
 /// # fn main() -> mlx_core::Result<()> {
-/// let how = Route { top_k: 2, sigmoid: false, norm: true, least_sum: 0.0, scale: 1.0, groups: None };
+/// let how = Route { top_k: 2, sigmoid: false, norm: true, added_to_sum: 0.0, least_sum: 0.0, scale: 1.0, groups: None };
 /// let scores = Array::from_slice(&[0.0f32, 9.0, 9.0, 0.0], &[1, 4])?;
 /// let (experts, weights) = fast::route(&scores, None, &how)?;
 /// let mut experts = experts.to_vec::<u32>()?;

@@ -190,6 +190,7 @@ fn routers_choose_the_best_experts() -> Result<()> {
         top_k,
         sigmoid,
         norm: true,
+        added_to_sum: 0.0,
         least_sum: 0.0,
         scale: 2.5,
         groups,
@@ -202,6 +203,22 @@ fn routers_choose_the_best_experts() -> Result<()> {
             (65, 256, route(8, true, groups(8, 4, true))),
             (3, 64, route(6, false, groups(8, 3, false))),
             (2, 8, route(2, true, None)),
+            (
+                9,
+                32,
+                Route {
+                    added_to_sum: 0.75,
+                    ..route(4, true, None)
+                },
+            ),
+            (
+                9,
+                32,
+                Route {
+                    added_to_sum: 0.75,
+                    ..route(4, false, None)
+                },
+            ),
         ] {
             let scores = noise(1, &[tokens, experts], dtype)?;
             let correction = noise(2, &[experts], DType::F32)?.multiply(0.1f32)?;

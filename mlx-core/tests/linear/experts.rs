@@ -114,6 +114,7 @@ fn routers_choose_the_best_experts_of_the_best_groups() -> Result<()> {
         top_k: 2,
         sigmoid: true,
         norm: true,
+        added_to_sum: 0.0,
         least_sum: 0.0,
         scale: 2.0,
         groups: None,
@@ -137,6 +138,19 @@ fn routers_choose_the_best_experts_of_the_best_groups() -> Result<()> {
     check(&corrected, [2, 7]);
     let (a, b) = (1.0 / (1.0 + (-2.0f32).exp()), 1.0 / (1.0 + (-2.5f32).exp()));
     assert!((corrected[0].1 - 2.0 * a / (a + b)).abs() < 1e-5);
+    // A number that is added to the sum of the two.
+    let (a, b) = (1.0 / (1.0 + (-4.0f32).exp()), 1.0 / (1.0 + (-5.0f32).exp()));
+    let added = choose(
+        &Route {
+            added_to_sum: 0.5,
+            ..how
+        },
+        None,
+    )?;
+    assert_eq!([added[0].0, added[1].0], [1, 5]);
+    for ((_, found), of) in added.into_iter().zip([a, b]) {
+        assert!((found - 2.0 * of / (a + b + 0.5)).abs() < 1e-5, "{found}");
+    }
     // Of four groups of two, the one with the best expert; and of two groups of four, the one with the best two.
     let of = |n, two_best| Route {
         groups: Some(RouteGroups {

@@ -4,10 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use mlx_models::{ModelInfo, ModelTask};
-use serde_json::Value;
 
 use super::draft::DraftRoom;
-use super::next_serial;
+use super::{generation_config, next_serial};
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammar::{BudgetMarks, Compiled, Grammars};
 use crate::request::generation::{GenerateOptions, Prompt};
@@ -259,41 +258,15 @@ impl Frontend {
     }
 
     /// The options from the checkpoint's `generation_config.json` for requests that do not set
-    /// them: `temperature`, `top_p`, `top_k`, `min_p`, and `repetition_penalty`, which looks at the
-    /// whole text as in transformers. If `do_sample` is false, the temperature is 0, whatever
-    /// temperature the file gives, also as in transformers.
+    /// them: `temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`, which looks at the
+    /// whole text as in transformers, and `suppress_tokens`, which becomes a `logit_bias`. If
+    /// `do_sample` is false, the temperature is 0, whatever temperature the file gives, also as in
+    /// transformers. Others that would change a text in transformers are named in the log.
     ///
     /// # Errors
     /// The file is malformed, or one of these has a value of another type.
     pub fn generation_defaults(&self) -> Result<RequestOptions> {
-        const FILE: &str = "generation_config.json";
-        let mut object = match self.files.json(FILE)? {
-            None => return Ok(RequestOptions::default()),
-            Some(Value::Object(object)) => object,
-            Some(_) => {
-                let place = self.files.locate(FILE);
-                return Err(Error::format(format!("{place}: expected an object")));
-            }
-        };
-        if object.get("do_sample") == Some(&Value::Bool(false)) {
-            object.insert("temperature".to_owned(), 0.into());
-        }
-        object.retain(|name, _| {
-            [
-                "temperature",
-                "top_p",
-                "top_k",
-                "min_p",
-                "repetition_penalty",
-            ]
-            .contains(&name.as_str())
-        });
-        if let Some(penalty) = object.shift_remove("repetition_penalty") {
-            object.insert("repeat_penalty".to_owned(), penalty);
-            object.insert("repeat_context".to_owned(), u32::MAX.into());
-        }
-        RequestOptions::take_from(&mut object)
-            .map_err(|error| Error::format(format!("{}: {error}", self.files.locate(FILE))))
+        generation_config::defaults(&self.files, self.info.vocab as usize)
     }
 
     /// The tokens that end a text.

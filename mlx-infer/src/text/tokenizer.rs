@@ -484,6 +484,11 @@ fn add_tokens(
             });
         }
     }
+    // A named token is special, even if the file says that it is not.
+    let ordinary = known.values().filter(|token| !token.special);
+    let renamed = ordinary.filter(|token| is_named(&token.content) && !missing.contains(token));
+    let renamed: Vec<AddedToken> = renamed.cloned().collect();
+    missing.extend(renamed);
     for token in &mut missing {
         token.special |= is_named(&token.content);
     }

@@ -54,14 +54,14 @@ pub struct RopeDefaults {
     pub interleaved: bool,
 }
 
-/// The keys of one rope, and where its original context length is.
+/// The keys of one rope, and whether they are those of one kind of layer.
 struct RopeKeys<'a> {
     config: &'a Config,
     entry: Option<Config>,
     theta: Option<f64>,
-    /// Whether `original_max_position_embeddings` may be a key of the config. Its value takes
-    /// precedence over that of the entry.
-    outer_original: bool,
+    /// Whether all layers have this rope. Only then may `original_max_position_embeddings` be a key of the config, where
+    /// it takes precedence over that of the entry, and only then does `truncate` have an effect.
+    shared: bool,
 }
 
 /// The rope of a model whose layers share one.
@@ -80,7 +80,7 @@ pub fn rope(config: &Config, defaults: RopeDefaults) -> Result<RopeConfig> {
         config,
         entry,
         theta: config.opt("rope_theta")?,
-        outer_original: true,
+        shared: true,
     };
     source.read(defaults)
 }
@@ -96,7 +96,7 @@ pub fn rope_of_parameters(config: &Config, defaults: RopeDefaults) -> Result<Rop
         config,
         entry: entry.filter(|entry| !entry.is_empty()),
         theta: config.opt("rope_theta")?,
-        outer_original: true,
+        shared: true,
     };
     source.read(defaults)
 }
@@ -115,7 +115,7 @@ pub fn rope_of_entry(
         config,
         entry: Some(entry),
         theta,
-        outer_original: false,
+        shared: false,
     };
     source.read(defaults)
 }
@@ -304,7 +304,7 @@ impl RopeKeys<'_> {
     /// The context length of the pre-training, `original_max_position_embeddings`.
     fn original(&self, defaults: RopeDefaults) -> Result<f64> {
         const KEY: &str = "original_max_position_embeddings";
-        let outer = match self.outer_original {
+        let outer = match self.shared {
             true => self.config.opt::<f64>(KEY)?,
             false => None,
         };
@@ -368,7 +368,8 @@ impl RopeKeys<'_> {
                     beta_fast: entry.positive("beta_fast", Some(32.0))?,
                     beta_slow: entry.positive("beta_slow", Some(1.0))?,
                     amplitude: yarn_amplitude(entry, factor)?,
-                    truncate: entry.or("truncate", true)?,
+                    // transformers looks for the key beside the entries of kinds of layers, not inside.
+                    truncate: entry.or("truncate", true)? || !self.shared,
                 }
             }
             "longrope" | "su" => {

@@ -130,11 +130,13 @@ pub struct CausalLm<L, M = (), E = ()> {
     softcap: Option<f32>,
     /// Bool `[V]`: the tokens that are never generated.
     excluded: Option<Array>,
+    /// I32 `[V]`: the tokens whose embeddings the tokens have, if those are not all their own.
+    embedded: Option<Array>,
     /// The index of the head's first state, if the head drafts.
     head_state: Option<usize>,
 }
 module!(CausalLm<L: Module, M: Module, E: Module> { model, lm_head, mtp }
-        plain { is_headless, geometry, names, embed_scale, logit_scale, softcap, excluded, head_state });
+        plain { is_headless, geometry, names, embed_scale, logit_scale, softcap, excluded, embedded, head_state });
 
 /// The parts around the layers.
 #[derive(Clone, Debug)]
@@ -182,6 +184,7 @@ impl<L> CausalLm<L> {
             logit_scale: around.logit_scale,
             softcap: around.softcap,
             excluded: None,
+            embedded: None,
             head_state: None,
         })
     }
@@ -216,6 +219,26 @@ impl<L, M, E> CausalLm<L, M, E> {
             false => None,
         };
         Ok(Self { excluded, ..self })
+    }
+
+    /// The model that reads `instead` where a text has one of these tokens. Tokens outside of the vocabulary have no
+    /// effect.
+    ///
+    /// # Errors
+    /// No memory for a handle.
+    pub fn with_placeholders(self, tokens: &[i32], instead: i32) -> Result<Self> {
+        let vocab = self.geometry.vocab;
+        let is_there = |token: &i32| (0..vocab).contains(token);
+        if !is_there(&instead) || !tokens.iter().any(is_there) {
+            return Ok(self);
+        }
+        let read = |token| match tokens.contains(&token) {
+            true => instead,
+            false => token,
+        };
+        let embedded: Vec<i32> = (0..vocab).map(read).collect();
+        let embedded = Some(Array::from_slice(&embedded, &[vocab])?);
+        Ok(Self { embedded, ..self })
     }
 
     /// The model with these ends.
@@ -253,6 +276,7 @@ impl<L, M, E> CausalLm<L, M, E> {
             logit_scale: self.logit_scale,
             softcap: self.softcap,
             excluded: self.excluded,
+            embedded: self.embedded,
             head_state: None,
         }
     }
@@ -274,7 +298,11 @@ where
     }
 
     fn embed(&self, tokens: &Array) -> Result<Array> {
-        self.model.ends.enter(tokens, self.embeddings(tokens)?)
+        let read = match &self.embedded {
+            Some(embedded) => &embedded.take(tokens, 0)?,
+            None => tokens,
+        };
+        self.model.ends.enter(read, self.embeddings(read)?)
     }
 
     fn embeddings(&self, tokens: &Array) -> Result<Array> {

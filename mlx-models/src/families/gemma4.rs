@@ -39,6 +39,13 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
+/// The tokens that stand for images, sounds and videos. In a text they are read as the padding.
+const PLACEHOLDERS: [(&str, i32); 3] = [
+    ("image_token_id", 258_880),
+    ("audio_token_id", 258_881),
+    ("video_token_id", 258_884),
+];
+
 pub(crate) fn load(source: &Source<'_>) -> Result<Gemma4> {
     let c = source.config;
     let config = config(c, &DEFAULTS, 512)?;
@@ -55,7 +62,7 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma4> {
         eps: config.norm.eps,
         cut: false,
     });
-    build(c, config, inputs, experts(c)?)
+    build(source, config, inputs, experts(c)?)
 }
 
 /// The experts of every layer.
@@ -115,11 +122,12 @@ pub(crate) fn config(c: &Config, defaults: &Defaults, window: i32) -> Result<Dec
 
 /// Builds the model. `config` has the values that all layers share.
 pub(crate) fn build(
-    c: &Config,
+    source: &Source<'_>,
     mut config: DecoderConfig,
     inputs: Option<LayerInputSizes>,
     experts: Option<ExpertsConfig>,
 ) -> Result<Gemma4> {
+    let c = source.config;
     let shares = keys::shared_layers(c, &config.layers, 0)?;
     let heads = sizes::heads(c, &config)?;
     let alike = c.or("attention_k_eq_v", false)?;
@@ -162,6 +170,8 @@ pub(crate) fn build(
         config.ropes[index] = Some(rope);
     }
     let model = CausalLm::around(layers, config.surroundings_of(geometry)?)?;
+    let placeholders = source.placeholders(&PLACEHOLDERS)?;
+    let model = model.with_placeholders(&placeholders, c.or("pad_token_id", 0)?)?;
     Ok(model.with_ends(inputs.map(LayerInputs::new).transpose()?))
 }
 

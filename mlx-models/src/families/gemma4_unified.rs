@@ -24,5 +24,5 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Gemma4> {
         "top_k_experts",
         "vocab_size_per_layer_input",
     ]);
-    gemma4::build(c, gemma4::config(c, &DEFAULTS, 1024)?, None, None)
+    gemma4::build(source, gemma4::config(c, &DEFAULTS, 1024)?, None, None)
 }

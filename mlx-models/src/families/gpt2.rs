@@ -25,7 +25,7 @@ pub(crate) const DEFAULTS: Defaults = Defaults {
 };
 
 /// Older names of keys.
-pub(crate) const ALIASES: [(&str, &str); 5] = [
+const ALIASES: [(&str, &str); 5] = [
     ("hidden_size", "n_embd"),
     ("max_position_embeddings", "n_positions"),
     ("num_attention_heads", "n_head"),
@@ -33,14 +33,21 @@ pub(crate) const ALIASES: [(&str, &str); 5] = [
     ("intermediate_size", "n_inner"),
 ];
 
+/// Keys that transformers does not read: the features of the MLP are `n_inner`, every head has keys and values of its own
+/// unless a class says otherwise, and its size is that of the hidden features divided by the number of heads.
+const UNREAD: [&str; 3] = ["head_dim", "intermediate_size", "num_key_value_heads"];
+
+/// The config with the names of keys that other families have.
+pub(crate) fn renamed(c: &Config) -> Config {
+    c.without(&UNREAD).with_aliases(&ALIASES)
+}
+
 /// Keys of training, of heads for other tasks, and of an order of operations that does not change
 /// results.
 pub(crate) const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
-    "head_dim",
     "n_ctx",
-    "num_key_value_heads",
     "reorder_and_upcast_attn",
     "summary_activation",
     "summary_first_dropout",
@@ -50,7 +57,7 @@ pub(crate) const IGNORED: &[&str] = &[
 ];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
-    let c = &source.config.with_aliases(&ALIASES);
+    let c = &renamed(source.config);
     let by_depth = c.or("scale_attn_by_inverse_layer_idx", false)?;
     decoder(&config(c, &DEFAULTS)?, by_depth)
 }
@@ -74,7 +81,7 @@ pub(crate) fn decoder(config: &DecoderConfig, by_depth: bool) -> Result<Decoder>
     })
 }
 
-/// The decoder of a config to which [`ALIASES`] apply.
+/// The decoder of a [`renamed`] config.
 pub(crate) fn config(c: &Config, defaults: &Defaults) -> Result<DecoderConfig> {
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, defaults)?;

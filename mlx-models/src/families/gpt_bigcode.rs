@@ -33,19 +33,15 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
 }
 
 fn config(c: &Config) -> Result<DecoderConfig> {
-    let mut c = c.with_aliases(&gpt2::ALIASES);
+    let mut c = gpt2::renamed(c);
     c.ignore(IGNORED);
     if c.or("add_cross_attention", false)? {
         return Err(c.unsupported("add_cross_attention is not supported: only causal text models"));
     }
-    let defaults = match c.or("multi_query", true)? {
-        true => {
-            c.set("num_key_value_heads", 1.into());
-            &DEFAULTS
-        }
-        false => &DEFAULTS,
-    };
-    gpt2::config(&c, defaults)
+    if c.or("multi_query", true)? {
+        c.set("num_key_value_heads", 1.into());
+    }
+    gpt2::config(&c, &DEFAULTS)
 }
 
 /// Published names. Queries, keys and values are one matrix. If every query head has its own KV

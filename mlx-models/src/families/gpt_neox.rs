@@ -26,10 +26,19 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
-/// Older names of keys.
+/// Keys of the rope outside of its entry.
 const ALIASES: [(&str, &str); 2] = [
     ("rope_theta", "rotary_emb_base"),
     ("partial_rotary_factor", "rotary_pct"),
+];
+
+/// Keys that transformers does not read. Every head has keys and values of its own, its size is that of the hidden
+/// features divided by the number of heads, and outside of its entry the rope has the names of [`ALIASES`].
+const UNREAD: [&str; 4] = [
+    "head_dim",
+    "num_key_value_heads",
+    "partial_rotary_factor",
+    "rope_theta",
 ];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
@@ -41,13 +50,8 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Box<dyn Model>> {
 }
 
 fn config(c: &Config) -> Result<DecoderConfig> {
-    let c = &c.with_aliases(&ALIASES);
-    c.ignore(&[
-        "classifier_dropout",
-        "head_dim",
-        "hidden_dropout",
-        "num_key_value_heads",
-    ]);
+    let c = &c.without(&UNREAD).with_aliases(&ALIASES);
+    c.ignore(&["classifier_dropout", "hidden_dropout"]);
     let mut config = keys::decoder(c, &DEFAULTS)?;
     keys::ungated(&mut config);
     keys::set_mlp_bias(&mut config, true);

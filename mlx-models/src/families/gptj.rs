@@ -21,7 +21,7 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(crate) fn load(source: &Source<'_>) -> Result<ParallelResidual> {
-    let c = &source.config.with_aliases(&gpt2::ALIASES);
+    let c = &gpt2::renamed(source.config);
     c.ignore(gpt2::IGNORED);
     // transformers' class has one fixed rope, so these keys have no effect.
     c.ignore(&["rope_parameters", "rope_scaling", "rope_theta"]);

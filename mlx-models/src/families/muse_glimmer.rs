@@ -26,6 +26,9 @@ const DEFAULTS: Defaults = Defaults {
 /// Every fourth layer, counted from the last, has neither a window nor a rope.
 const EVERY: usize = 4;
 
+/// The tokens that stand for images and videos, which are read as token 0 in a text.
+const PLACEHOLDERS: [(&str, i32); 2] = [("image_token_id", 200_092), ("video_token_id", 200_091)];
+
 /// The norm of the embeddings, which has no weight.
 #[derive(Clone)]
 pub(crate) struct NormedEmbeddings {
@@ -90,6 +93,8 @@ pub(crate) fn load(
         ..config.surroundings()?
     };
     let model = CausalLm::around(layers.collect::<Result<_>>()?, around)?;
+    let placeholders = source.placeholders(&PLACEHOLDERS)?;
+    let model = model.with_placeholders(&placeholders, 0)?;
     Ok(model.with_ends(NormedEmbeddings { eps }))
 }
 

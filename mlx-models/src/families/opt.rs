@@ -26,6 +26,10 @@ const DEFAULTS: Defaults = Defaults {
 
 const ALIASES: [(&str, &str); 1] = [("intermediate_size", "ffn_dim")];
 
+/// Keys that transformers does not read: the features of the MLP are `ffn_dim`, and every head has keys and values of its
+/// own, and the size of the hidden features divided by the number of heads.
+const UNREAD: [&str; 3] = ["head_dim", "intermediate_size", "num_key_value_heads"];
+
 /// The number of rows in the position table before that of the first position.
 const FIRST: i32 = 2;
 
@@ -33,7 +37,7 @@ const FIRST: i32 = 2;
 const IGNORED: &[&str] = &["dropout", "init_std", "layerdrop"];
 
 pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
-    let c = &source.config.with_aliases(&ALIASES);
+    let c = &source.config.without(&UNREAD).with_aliases(&ALIASES);
     c.ignore(IGNORED);
     let mut config = keys::decoder(c, &DEFAULTS)?;
     // OPT-350m has other values of these two keys; its form is not supported.

@@ -19,7 +19,7 @@ use crate::draft_heads::head_folder::HeadFolder;
 use crate::draft_heads::{drafted, mtp};
 use crate::families::Family;
 use crate::model::{HeadInfo, Model, ModelInfo, ModelTask};
-use crate::registry::{LoadOptions, Loaded, Registry};
+use crate::registry::{LoadOptions, Loaded, Registry, encoder_types};
 
 /// A model whose parameters are set but not evaluated: on the CPU their data are still in the
 /// files.
@@ -148,10 +148,15 @@ fn assemble(
         }
     }
     let tied = tied.unwrap_or(family.tied);
-    let quantization_of = Config::clone(&outer);
+    let whole = Config::clone(&outer);
     // `tie_word_embeddings` may be outside or inside `text_config`, or in both places.
     let tied = tied || tied_inside;
     let mut config = text.unwrap_or(outer);
+    if !config.or("is_causal", true)? && !encoder_types().contains(&model_type) {
+        return Err(config.unsupported(
+            "is_causal false is not supported in a decoder: its tokens see those before them",
+        ));
+    }
     if let Some(folder) = folder.as_deref_mut() {
         published = folder.join(
             published,
@@ -161,9 +166,10 @@ fn assemble(
         )?;
     }
     let mlx_convolutions = has_mlx_convolutions(&published)?;
-    let ternary = Ternary::find(&quantization_of, &published)?;
+    let ternary = Ternary::find(&whole, &published)?;
     let rules = (family.names)(&Source {
         config: &config,
+        outer: &whole,
         nested,
         head_beside,
         tensors: &published,
@@ -193,7 +199,7 @@ fn assemble(
         Some(format) => format
             .quantization(&rules)
             .map_err(|error| error.context(label))?,
-        None => Quantization::read(&quantization_of, &rules)?,
+        None => Quantization::read(&whole, &rules)?,
     };
     if let Some(folder) = folder {
         quantization = quantization.with_head(mtp::PREFIX, folder.quantization(&rules)?);
@@ -203,6 +209,7 @@ fn assemble(
     }
     let mut model = (family.build)(&Source {
         config: &config,
+        outer: &whole,
         nested,
         head_beside,
         tensors: &tensors,

@@ -19,10 +19,10 @@ pub struct Routing {
     pub groups: Option<Groups>,
     /// Whether the weights of the chosen experts are scaled to sum to 1.
     pub norm_topk_prob: bool,
-    /// The lower bound of the sum that weights are divided by.
-    pub least_sum: f32,
-    /// A number that is added to that sum.
+    /// A number that is added to the sum that weights are divided by.
     pub added_to_sum: f32,
+    /// The lower bound of the sum with that number.
+    pub least_sum: f32,
     /// Weights are multiplied by this.
     pub scale: Option<f32>,
 }
@@ -135,25 +135,16 @@ impl Routing {
             top: of.top,
             two_best: of.score == GroupScore::TwoBest,
         });
-        // The fused operation adds nothing to the sum.
-        let adds = self.norm_topk_prob && self.added_to_sum != 0.0;
-        let scale = match adds {
-            true => 1.0,
-            false => self.scale.unwrap_or(1.0),
-        };
         let how = Route {
             top_k,
             sigmoid,
-            norm: self.norm_topk_prob && !adds,
+            norm: self.norm_topk_prob,
+            added_to_sum: self.added_to_sum,
             least_sum: self.least_sum,
-            scale,
+            scale: self.scale.unwrap_or(1.0),
             groups,
         };
-        let (experts, weights) = fast::route(scores, correction, &how)?;
-        match adds {
-            true => Ok((experts, self.scaled(&weights)?)),
-            false => Ok((experts, weights)),
-        }
+        fast::route(scores, correction, &how)
     }
 
     /// [`Routing::choose`] of [`Scoring::SigmoidOfChosen`] and [`Scoring::SqrtSoftplus`], without groups. A softmax has
@@ -181,6 +172,7 @@ impl Routing {
             top_k,
             sigmoid: false,
             norm: false,
+            added_to_sum: 0.0,
             least_sum: 0.0,
             scale: 1.0,
             groups: None,
@@ -203,11 +195,11 @@ impl Routing {
     fn scaled(&self, probabilities: &Array) -> Result<Array> {
         let weights = match self.norm_topk_prob {
             true => {
-                let mut sum = probabilities.sum(-1, true)?.maximum(self.least_sum)?;
+                let mut sum = probabilities.sum(-1, true)?;
                 if self.added_to_sum != 0.0 {
                     sum = sum.add(self.added_to_sum)?;
                 }
-                probabilities.divide(sum)?
+                probabilities.divide(sum.maximum(self.least_sum)?)?
             }
             false => probabilities.clone(),
         };

@@ -1,4 +1,6 @@
 // The C functions of routers.
+#include <algorithm>
+
 #include "ops/border.h"
 #include "route.h"
 
@@ -16,7 +18,9 @@ extern "C" int mlxrs_fast_route(
                         (o.two_best && in.shape(1) / o.groups < 2)))) {
       throw std::invalid_argument("route: scores [N, experts] have fewer experts, or groups do not divide them");
     }
-    ops::RouteOptions how{o.top_k, o.sigmoid, o.norm, o.least_sum, o.scale, o.groups, o.top_groups, o.two_best};
+    // If all sigmoids are 0, the division is finite.
+    float to_sum = o.sigmoid ? std::max(o.added, 1e-20f) : o.added;
+    ops::RouteOptions how{o.top_k, o.sigmoid, o.norm, to_sum, o.least_sum, o.scale, o.groups, o.top_groups, o.two_best};
     auto added = ops::optional(correction);
     auto out = ops::run(
         MLXRS_OP_EXPERTS, stream, [&] { return ops::route(in, added, how, stream); },

@@ -45,9 +45,8 @@ Arrays route_plainly(
   auto weights = mx::take_along_axis(probs, experts, -1, s);
   if (options.norm) {
     auto sum = mx::sum(weights, -1, true, s);
-    if (options.sigmoid) {
-      // Keeps the division finite if all weights are 0.
-      sum = mx::add(sum, mx::array(1e-20f), s);
+    if (options.added > 0) {
+      sum = mx::add(sum, mx::array(options.added), s);
     }
     if (options.least_sum > 0) {
       sum = mx::maximum(sum, mx::array(options.least_sum), s);

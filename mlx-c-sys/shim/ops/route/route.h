@@ -10,7 +10,7 @@ namespace mlxrs::ops {
 struct RouteOptions {
   int top_k;
   bool sigmoid, norm;
-  float least_sum, scale; // scale 1 has no effect
+  float added, least_sum, scale; // scale 1 has no effect
   int groups, top_groups; // groups 0: experts have no groups
   bool two_best;
 

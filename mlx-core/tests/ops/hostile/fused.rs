@@ -308,6 +308,7 @@ pub fn rows() -> Vec<(&'static str, Op)> {
                 top_k: c.int(0),
                 sigmoid: c.bool(3),
                 norm: c.bool(3),
+                added_to_sum: 0.0,
                 least_sum: 0.0,
                 scale: 1.0,
                 groups: (c.int(1) != 0).then_some(groups),

@@ -13,7 +13,7 @@ struct RouteArgs {
   int tokens, experts, top_k;
   int groups, top_groups; // groups 0: experts have no groups
   bool sigmoid, norm, two_best;
-  float least_sum, scale;
+  float added, least_sum, scale;
 };
 
 struct WeightedArgs {

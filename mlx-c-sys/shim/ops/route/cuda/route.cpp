@@ -27,7 +27,7 @@ void route_on_cuda(const Arrays& in, Arrays& out, const RouteOptions& options, m
   args.tokens = in[0].shape(0), args.experts = in[0].shape(1), args.top_k = options.top_k;
   args.groups = options.groups, args.top_groups = options.top_groups;
   args.sigmoid = options.sigmoid, args.norm = options.norm, args.two_best = options.two_best;
-  args.least_sum = options.least_sum, args.scale = options.scale;
+  args.added = options.added, args.least_sum = options.least_sum, args.scale = options.scale;
   launch.run("route/route", std::string("route_") + cuda::name_of(in[0].dtype()), cuda::blocks_of(args.tokens, 4), 128, args);
 }
 

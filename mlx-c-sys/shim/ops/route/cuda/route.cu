@@ -94,8 +94,7 @@ __device__ void route(const RouteArgs& a) {
     }
   }
   if (a.norm) {
-    sum += a.sigmoid ? 1e-20f : 0.0f;
-    own_weight /= fmaxf(sum, a.least_sum);
+    own_weight /= fmaxf(sum + a.added, a.least_sum);
   }
   if (lane < a.top_k) {
     a.chosen[token * a.top_k + lane] = own_expert;
