@@ -397,15 +397,12 @@ fn bools_that_show_own_keys(tokens: i32) -> Result<Array> {
     bools.logical_or(&column.equal(&own)?)
 }
 
-#[test]
-fn gradients_are_those_of_the_rows() -> Result<()> {
-    let sizes = [4, 2, 32, 16];
-    let tokens: i32 = ROWS.iter().sum::<i32>() + 2;
-    let (inputs, starts) = texts(sizes, DType::F32)?;
-    let weights = normal(9, &[1, 4, tokens, 16], DType::F32)?;
-    let bools = bools_that_show_own_keys(tokens)?;
-    let numbers = normal(5, &[4, tokens, 300], DType::F32)?;
-    let slopes = Array::from_slice(&[0.5f32, 0.25, 0.125, 0.0625], &[4])?;
+/// What queries see. The first two cases have a dense form over single rows.
+fn seen_with_gradients<'a>(
+    bools: &'a Array,
+    numbers: &'a Array,
+    slopes: &'a Array,
+) -> Vec<Seen<'a>> {
     let of = |mask, window, chunk| Seen {
         window,
         chunk,
@@ -413,14 +410,14 @@ fn gradients_are_those_of_the_rows() -> Result<()> {
         mask,
         slopes: None,
     };
-    for (case, seen) in [
+    vec![
         SEES_ALL,
         of(None, Some(20), None),
         of(None, None, Some(32)),
-        of(Some(&bools), None, None),
-        of(Some(&numbers), None, None),
-        of(Some(&bools), Some(15), None),
-        of(Some(&numbers), Some(40), Some(64)),
+        of(Some(bools), None, None),
+        of(Some(numbers), None, None),
+        of(Some(bools), Some(15), None),
+        of(Some(numbers), Some(40), Some(64)),
         Seen {
             ahead: i32::MAX,
             ..SEES_ALL
@@ -435,23 +432,35 @@ fn gradients_are_those_of_the_rows() -> Result<()> {
         },
         Seen {
             ahead: i32::MAX,
-            ..of(Some(&bools), None, None)
+            ..of(Some(bools), None, None)
         },
         Seen {
             ahead: 15,
-            ..of(Some(&bools), Some(40), None)
+            ..of(Some(bools), Some(40), None)
         },
         Seen {
             ahead: 9,
-            ..of(Some(&numbers), Some(10), None)
+            ..of(Some(numbers), Some(10), None)
         },
         Seen {
-            slopes: Some(&slopes),
+            slopes: Some(slopes),
             ..SEES_ALL
         },
     ]
-    .into_iter()
-    .enumerate()
+}
+
+#[test]
+fn gradients_are_those_of_the_rows() -> Result<()> {
+    let sizes = [4, 2, 32, 16];
+    let tokens: i32 = ROWS.iter().sum::<i32>() + 2;
+    let (inputs, starts) = texts(sizes, DType::F32)?;
+    let weights = normal(9, &[1, 4, tokens, 16], DType::F32)?;
+    let bools = bools_that_show_own_keys(tokens)?;
+    let numbers = normal(5, &[4, tokens, 300], DType::F32)?;
+    let slopes = Array::from_slice(&[0.5f32, 0.25, 0.125, 0.0625], &[4])?;
+    for (case, seen) in seen_with_gradients(&bools, &numbers, &slopes)
+        .into_iter()
+        .enumerate()
     {
         let gradient = |is_plain: bool| {
             let sum = |a: &[Array]| {
