@@ -423,24 +423,56 @@ fn bools_that_show_own_keys(tokens: i32) -> Result<Array> {
     bools.logical_or(&column.equal(&own)?)
 }
 
-/// The gradients of the dense form.
-fn gradients_of_a_row(
-    inputs: &[Array],
-    weights: &Array,
-    window: Option<i32>,
-) -> Result<Vec<Array>> {
-    let dense = |a: &[Array]| {
-        let zero = ints(&[0])?;
-        let options = Attention {
-            scale: 0.3,
-            soft_cap: None,
-            mask: Mask::Positions(Positions::new(&zero, window, KeySlots::Straight)),
-            sinks: None,
-        };
-        let y = fast::attention(&a[0], &a[1], &a[2], &options)?;
-        Ok(vec![y.multiply(weights)?.sum(.., false)?])
+/// What queries see. The first two cases have a dense form over single rows.
+fn seen_with_gradients<'a>(
+    bools: &'a Array,
+    numbers: &'a Array,
+    slopes: &'a Array,
+) -> Vec<Seen<'a>> {
+    let of = |mask, window, chunk| Seen {
+        window,
+        chunk,
+        ahead: 0,
+        mask,
+        slopes: None,
     };
-    grad_with(dense, inputs, &[0, 1, 2])
+    vec![
+        SEES_ALL,
+        of(None, Some(20), None),
+        of(None, None, Some(32)),
+        of(Some(bools), None, None),
+        of(Some(numbers), None, None),
+        of(Some(bools), Some(15), None),
+        of(Some(numbers), Some(40), Some(64)),
+        Seen {
+            ahead: i32::MAX,
+            ..SEES_ALL
+        },
+        Seen {
+            ahead: 30,
+            ..SEES_ALL
+        },
+        Seen {
+            ahead: 20,
+            ..of(None, Some(21), None)
+        },
+        Seen {
+            ahead: i32::MAX,
+            ..of(Some(bools), None, None)
+        },
+        Seen {
+            ahead: 15,
+            ..of(Some(bools), Some(40), None)
+        },
+        Seen {
+            ahead: 9,
+            ..of(Some(numbers), Some(10), None)
+        },
+        Seen {
+            slopes: Some(slopes),
+            ..SEES_ALL
+        },
+    ]
 }
 
 #[test]
@@ -452,35 +484,9 @@ fn gradients_are_those_of_the_rows() -> Result<()> {
     let bools = bools_that_show_own_keys(tokens)?;
     let numbers = normal(5, &[4, tokens, 300], DType::F32)?;
     let slopes = Array::from_slice(&[0.5f32, 0.25, 0.125, 0.0625], &[4])?;
-    let of = |mask, window, chunk| Seen {
-        window,
-        chunk,
-        ahead: 0,
-        mask,
-        slopes: None,
-    };
-    let ahead = |ahead, seen| Seen { ahead, ..seen };
-    for (case, seen) in [
-        SEES_ALL,
-        of(None, Some(20), None),
-        of(None, None, Some(32)),
-        of(Some(&bools), None, None),
-        of(Some(&numbers), None, None),
-        of(Some(&bools), Some(15), None),
-        of(Some(&numbers), Some(40), Some(64)),
-        ahead(i32::MAX, SEES_ALL),
-        ahead(30, SEES_ALL),
-        ahead(20, of(None, Some(21), None)),
-        ahead(i32::MAX, of(Some(&bools), None, None)),
-        ahead(15, of(Some(&bools), Some(40), None)),
-        ahead(9, of(Some(&numbers), Some(10), None)),
-        Seen {
-            slopes: Some(&slopes),
-            ..SEES_ALL
-        },
-    ]
-    .into_iter()
-    .enumerate()
+    for (case, seen) in seen_with_gradients(&bools, &numbers, &slopes)
+        .into_iter()
+        .enumerate()
     {
         let gradient = |is_plain: bool| {
             let sum = |a: &[Array]| {
@@ -521,7 +527,19 @@ fn gradients_are_those_of_the_rows() -> Result<()> {
             if row > 0 {
                 let own: Result<Vec<Array>> = inputs.iter().map(part).collect();
                 let weights = part(&weights)?;
-                let alone = gradients_of_a_row(&own?, &weights, seen.window)?;
+                let dense = |a: &[Array]| {
+                    let zero = ints(&[0])?;
+                    let at = Positions::new(&zero, seen.window, KeySlots::Straight);
+                    let options = Attention {
+                        scale: 0.3,
+                        soft_cap: None,
+                        mask: Mask::Positions(at),
+                        sinks: None,
+                    };
+                    let y = fast::attention(&a[0], &a[1], &a[2], &options)?;
+                    Ok(vec![y.multiply(&weights)?.sum(.., false)?])
+                };
+                let alone = grad_with(dense, &own?, &[0, 1, 2])?;
                 for (found, alone) in found.iter().zip(&alone) {
                     near(
                         &part(found)?,

@@ -36,7 +36,6 @@ const PLAIN: How = How {
 /// A step of rows, with some tokens of no row behind them.
 struct Batch {
     how: How,
-    rows: Vec<i32>,
     starts: Array,
     inputs: [Array; 3],
     mask: Option<Array>,
@@ -59,7 +58,6 @@ impl Batch {
         let mask = || normal(seed + 4, &[heads, own + spare, columns], DType::F32);
         Ok(Self {
             how,
-            rows: rows.to_vec(),
             starts: Array::from_slice(&starts, &[starts.len() as i32])?,
             inputs: [
                 made(seed, heads, d)?,

@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::lines::{LineProgress, MAX_BYTES, MAX_LINES, WAIT, failed};
+use super::output::ignored_keywords;
 use super::{Result, args, backend, drafters, interrupt};
 
 #[derive(Args)]
@@ -178,6 +179,8 @@ struct Place {
     id: Option<Value>,
     /// The number of bytes of its text.
     bytes: usize,
+    /// The keywords of its JSON schema that have no effect.
+    ignored: Vec<String>,
     document: Option<Value>,
 }
 
@@ -190,7 +193,7 @@ impl Place {
     }
 
     fn take(&mut self, result: BatchResult) {
-        let line = self.line;
+        let (line, ignored) = (self.line, std::mem::take(&mut self.ignored));
         self.set(match result.into_generated() {
             Ok(generated) => {
                 let mut document = json!({"line": line});
@@ -198,6 +201,9 @@ impl Place {
                     (document.as_object_mut(), generated.to_json())
                 {
                     object.extend(more);
+                }
+                if !ignored.is_empty() {
+                    document["ignored_keywords"] = ignored.into();
                 }
                 document
             }
@@ -361,6 +367,7 @@ fn start(
         line: number,
         id: None,
         bytes: line.as_ref().map_or(0, String::len),
+        ignored: Vec::new(),
         document: None,
     };
     let parsed = line.and_then(|line| Line::read(&line));
@@ -369,7 +376,10 @@ fn start(
         line.request(frontend, defaults).map_err(|e| e.to_string())
     });
     match request {
-        Ok(request) => (place, Some(request)),
+        Ok(request) => {
+            place.ignored = ignored_keywords(frontend, &request.options);
+            (place, Some(request))
+        }
         Err(error) => {
             place.set(failed(number, error));
             (place, None)

@@ -83,6 +83,7 @@ impl ChatArgs {
         let model = self
             .load
             .load_in(&self.backend, &self.drafters, options.speculative)?;
+        output::warn_of_keywords(model.frontend(), &options);
         // Reports a fault of the template before the first question.
         let template = model.frontend().chat_template()?;
         let tokenizer = model.frontend().tokenizer()?;

@@ -66,6 +66,7 @@ impl GenerateArgs {
         let model = self
             .load
             .load_in(&self.backend, &self.drafters, options.speculative)?;
+        output::warn_of_keywords(model.frontend(), &options);
         let generated = match (&model, &self.prompt_cache) {
             (BackEnd::Native(model), Some(path)) => {
                 let cache = model.load_prompt_cache(path)?;

@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 
 use mlx_infer::convert::NonFinite;
-use mlx_infer::{Error, ErrorKind, Event, FinishReason, Generated, OnEvent, console};
+use mlx_infer::{
+    Error, ErrorKind, Event, FinishReason, Frontend, GenerateOptions, Generated, OnEvent, console,
+};
 use serde_json::{Value, json};
 
 use super::{Result, interrupt};
@@ -34,6 +36,23 @@ pub(super) fn non_finite_json(found: &NonFinite) -> Value {
 /// Token ids in the form of `--tokens`.
 pub(super) fn id_list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// The keywords of a JSON schema that have no effect. A fault of the schema is left to the generation.
+pub(super) fn ignored_keywords(frontend: &Frontend, options: &GenerateOptions) -> Vec<String> {
+    let names = (options.grammar.as_ref()).map(|grammar| frontend.ignored_keywords(grammar));
+    names.and_then(std::result::Result::ok).unwrap_or_default()
+}
+
+/// Warns of keywords of a JSON schema that have no effect.
+pub(super) fn warn_of_keywords(frontend: &Frontend, options: &GenerateOptions) {
+    let names = ignored_keywords(frontend, options);
+    if !names.is_empty() {
+        let names = names.join(", ");
+        console::note(&format!(
+            "warning: parts of the JSON schema have no effect: {names}"
+        ));
+    }
 }
 
 /// Runs a generation until it ends or Ctrl-C cancels it. `run` calls its argument with each event. The text is written

@@ -386,3 +386,46 @@ fn reasoning_ends_after_its_budget() {
         "{stderr}"
     );
 }
+
+/// Keywords of a schema without effect are named: in the line of a batch, and on stderr of other
+/// commands.
+#[test]
+fn keywords_without_effect_are_named() {
+    let schema = json!({"type": "string", "format": "iri", "maxLength": 2});
+    let line =
+        |schema: &Value| json!({"prompt": "x", "max_tokens": 5, "json_schema": schema}).to_string();
+    let plain = json!({"type": "string", "maxLength": 2});
+    let lines = format!("{}\n{}\n", line(&schema), line(&plain));
+    let output = with_input(&["batch"], lines.as_bytes());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let named = lines[0]["ignored_keywords"].as_array().unwrap();
+    assert!(
+        named.len() == 1 && named[0].as_str().unwrap().contains("format"),
+        "{text}"
+    );
+    assert_eq!(lines[1].get("ignored_keywords"), None, "{text}");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("schema.json");
+    std::fs::write(&path, schema.to_string()).unwrap();
+    let path = path.to_str().unwrap();
+    let args = [
+        "generate",
+        "--prompt",
+        "x",
+        "--max-tokens",
+        "5",
+        "--json-schema",
+        path,
+    ];
+    let output = mlx_infer(&args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success()
+            && stderr.contains("warning: parts of the JSON schema have no effect: "),
+        "{stderr}"
+    );
+}
