@@ -24,6 +24,23 @@ fn lines(answer: &Answer) -> Vec<Value> {
     answer.body.lines().map(line).collect()
 }
 
+/// Ollama's documentation asks by curl's `-d`, which calls the body a form.
+#[test]
+fn bodies_of_curl_are_taken_and_forms_of_browsers_are_not() {
+    const FORM: (&str, &str) = ("Content-Type", "application/x-www-form-urlencoded");
+    let body =
+        r#"{"model": "tiny", "prompt": "a", "stream": false, "options": {"num_predict": 1}}"#;
+    let status =
+        |path: &str, headers: &[(&str, &str)]| SERVER.send("POST", path, headers, body).status;
+    assert_eq!(status("/api/generate", &[FORM]), 200);
+    assert_eq!(status("/api/generate", &[]), 415);
+    assert_eq!(status("/v1/completions", &[FORM]), 415);
+    let own = format!("http://{}", SERVER.address);
+    for of_browser in [("Origin", own.as_str()), ("Sec-Fetch-Site", "cross-site")] {
+        assert_eq!(status("/api/generate", &[FORM, of_browser]), 415);
+    }
+}
+
 /// The answer to a request, whole; a stream of the same request, joined, has the same parts.
 fn both(server: &TestServer, path: &str, body: &Value) -> Value {
     let mut body = body.clone();

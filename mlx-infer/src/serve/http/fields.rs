@@ -432,6 +432,16 @@ impl Ask {
     }
 }
 
+/// Whether a body is that of curl's `-d`, which calls it a form, for a route of Ollama: its documentation has such
+/// commands. A browser sends forms of any page without asking first, so its forms are refused.
+fn is_of_curl(request: &Request, content: &str) -> bool {
+    let is_form = content.eq_ignore_ascii_case("application/x-www-form-urlencoded");
+    let is_of_ollama = request.uri().path().split('/').any(|part| part == "api");
+    let mut of_browsers = ["origin", "sec-fetch-site"].iter();
+    let is_of_browser = of_browsers.any(|name| request.headers().contains_key(*name));
+    is_form && is_of_ollama && !is_of_browser
+}
+
 impl FromRequest<Shared> for Fields {
     type Rejection = ApiError;
 
@@ -439,7 +449,7 @@ impl FromRequest<Shared> for Fields {
         let content = request.headers().get(header::CONTENT_TYPE);
         let content = content.and_then(|value| value.to_str().ok()).unwrap_or("");
         let content = content.split(';').next().unwrap_or("").trim();
-        if !content.eq_ignore_ascii_case("application/json") {
+        if !content.eq_ignore_ascii_case("application/json") && !is_of_curl(&request, content) {
             let message = "expected a body with Content-Type: application/json";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
