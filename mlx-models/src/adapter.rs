@@ -9,9 +9,10 @@ use std::path::Path;
 
 use mlx_core::safetensors::save;
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
-use mlx_nn::{Checkpoint, Lora, Module, Param, Rules, Visit, VisitMut};
+use mlx_nn::{AdaptableLayer, Checkpoint, Layout, Lora, Module, Param, Rules, Visit, VisitMut};
 use serde_json::{Map, Value, json};
 
+use crate::checkpoint::names::OF_OTHER_TOWER;
 use crate::checkpoint::weights::read_json;
 use crate::model::Model;
 
@@ -198,7 +199,9 @@ fn find(dir: &Path, model: &dyn Model) -> Result<Found> {
     for published in file.names() {
         let array = file.array(published)?;
         match published.rsplit_once('.') {
-            Some((layer, part)) => spread(&rules, layer, part, &array, &mut tensors)?,
+            Some((layer, part)) => {
+                spread(&rules, Adapted::Module(layer), part, &array, &mut tensors)?
+            }
             None => Err("not a tensor of an adapter".to_owned()),
         }
         .unwrap_or_else(|fault| faults.push(format!("{published}: {fault}")));
@@ -234,21 +237,66 @@ fn full(label: &str, file: Safetensors, rules: &Rules) -> Result<BTreeMap<String
     Ok(tensors)
 }
 
+/// The layouts of the layers that can have adapters.
+#[derive(Default)]
+struct Layouts(BTreeMap<String, Layout>);
+
+impl Layouts {
+    fn of(model: &dyn Model) -> Result<Self> {
+        let mut layouts = Self::default();
+        model.visit(&mut mlx_nn::Path::default(), &mut layouts)?;
+        Ok(layouts)
+    }
+
+    /// The layout of the layers that a tensor of files becomes a part of.
+    fn of_tensor(&self, rules: &Rules, tensor: &str) -> Option<Layout> {
+        let pieces = rules.pieces(tensor).ok()?;
+        let layers = pieces.first()?.name().strip_suffix(WEIGHT);
+        self.0.get(layers?).copied()
+    }
+}
+
+impl Visit for Layouts {
+    fn adaptable(&mut self, path: &mlx_nn::Path, layer: AdaptableLayer<'_>) -> Result<()> {
+        self.0.insert(path.as_str().to_owned(), layer.layout);
+        Ok(())
+    }
+}
+
+/// What an adapter belongs to, by its name in files.
+#[derive(Clone, Copy)]
+enum Adapted<'a> {
+    Module(&'a str),
+    /// A tensor that holds the matrices of several modules.
+    Tensor(&'a str),
+}
+
+/// The end of the name of a module's matrix.
+const WEIGHT: &str = ".weight";
+
 /// Puts `part` of an adapter into `tensors`, for every layer of the model that holds a piece of the
-/// adapted matrix. `layer` is the name of that matrix in files. The inner error is a fault of the
-/// adapter.
+/// adapted matrix. The inner error is a fault of the adapter.
 fn spread(
     rules: &Rules,
-    layer: &str,
+    adapted: Adapted<'_>,
     part: &str,
     array: &Array,
     tensors: &mut BTreeMap<String, Array>,
 ) -> Result<Result<(), String>> {
-    // The rules drop some matrices of checkpoints, such as a tied head. Then the name stays as it
-    // is, and `made` refuses it.
     let whole = Rules::none();
-    let pieces = rules.modules(layer).or_else(|_| whole.modules(layer));
-    for piece in pieces.unwrap_or_default() {
+    let (layer, pieces) = match adapted {
+        Adapted::Module(layer) => (layer, rules.modules(layer)),
+        Adapted::Tensor(name) => (name, rules.pieces(name)),
+    };
+    let pieces = match pieces {
+        // Like the tensors of those towers themselves.
+        Err(OF_OTHER_TOWER) => return Ok(Ok(())),
+        // The rules drop some matrices of checkpoints, such as a tied head. Then the name stays as it
+        // is, and `made` refuses it.
+        Err(_) => whole.modules(layer).unwrap_or_default(),
+        Ok(pieces) => pieces,
+    };
+    for piece in pieces {
         let Some(array) = piece.adapter(part, array)? else {
             return Ok(Err(format!(
                 "the model has {layer} in another form ({}), to which this adapter cannot be brought; merge it \
@@ -256,7 +304,8 @@ fn spread(
                 piece.name()
             )));
         };
-        let name = format!("{}.{part}", piece.name());
+        let path = piece.name();
+        let name = format!("{}.{part}", path.strip_suffix(WEIGHT).unwrap_or(path));
         if tensors.insert(name.clone(), array).is_some() {
             return Ok(Err(format!("another tensor is {name} too")));
         }

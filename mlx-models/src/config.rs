@@ -20,7 +20,7 @@ pub(crate) mod text;
 pub use bits::Bits;
 pub use json::parse;
 pub use source::Source;
-pub(crate) use source::TOKEN_MAP;
+pub(crate) use source::{OF_OTHER_TOWER, TOKEN_MAP};
 
 /// Keys that do not change what inference computes.
 const IGNORED: &[&str] = &[

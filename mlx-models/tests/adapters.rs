@@ -234,8 +234,8 @@ fn settings_that_change_the_result_are_refused() {
         ),
         (
             "peft-qwen3",
-            json!({"alpha_pattern": {"k_proj": 3}}),
-            "alpha_pattern",
+            json!({"alpha_pattern": {"k_proj": "3"}}),
+            "alpha_pattern: expected a number",
         ),
         (
             "peft-qwen3",

@@ -177,7 +177,7 @@ impl Piece {
 
     /// The array `part` (`lora_a`, `lora_b` or `m`; see [`Layout`](crate::Layout)) of an adapter of the published
     /// layer, for the layer that has this piece of its matrix. `None` if such an adapter is impossible: the matrix is
-    /// transposed, stacked or joined with others.
+    /// stacked or joined with others.
     ///
     /// # Errors
     /// The array does not divide into the parts.
@@ -191,6 +191,9 @@ impl Piece {
                 Change::Rows { rows, part, .. } => (rows, part),
                 // The matrix keeps its rows and columns.
                 Change::Ternary(_) => continue,
+                // The layer has the same inputs and outputs however its matrix is stored.
+                Change::Transpose(axes) if axes[..] == [1, 0] => continue,
+                Change::Transpose(axes) if axes[..] == [0, 2, 1] && array.ndim() == 3 => continue,
                 _ => return Ok(None),
             };
             // A multiplies the inputs, which all parts share. B and the magnitudes belong to rows.

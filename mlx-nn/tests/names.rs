@@ -327,6 +327,7 @@ fn adapters_of_fused_matrices_are_split_where_that_is_exact() -> Result<()> {
     let rules = Rules::from([
         Rule::split("*.qk.*", 2, [("*.q.*", 2), ("*.k.*", 1)]),
         Rule::transpose("t.weight", &[1, 0]),
+        Rule::transpose("c.weight", &[0, 2, 1]),
     ]);
     let (a, b, m) = (matrix(64, 4), matrix(4, 6), matrix(1, 6).reshape(&[6])?);
     for (piece, columns) in rules
@@ -346,11 +347,13 @@ fn adapters_of_fused_matrices_are_split_where_that_is_exact() -> Result<()> {
             &m.take(&columns, 0)?
         ));
     }
-    assert!(
-        rules.modules("t").unwrap()[0]
-            .adapter("lora_a", &a)?
-            .is_none()
-    );
+    // A layer has the same inputs and outputs however its matrix is stored.
+    let transposed = &rules.modules("t").unwrap()[0];
+    for (part, array) in [("lora_a", &a), ("lora_b", &b), ("m", &m)] {
+        assert!(equal(&transposed.adapter(part, array)?.unwrap(), array));
+    }
+    let convolution = &rules.modules("c").unwrap()[0];
+    assert!(convolution.adapter("lora_a", &a)?.is_none());
     Ok(())
 }
 

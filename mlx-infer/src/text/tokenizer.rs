@@ -486,9 +486,12 @@ fn add_tokens(
     }
     // A named token is special, even if the file says that it is not.
     let ordinary = known.values().filter(|token| !token.special);
-    let renamed = ordinary.filter(|token| is_named(&token.content) && !missing.contains(token));
-    let renamed: Vec<AddedToken> = renamed.cloned().collect();
-    missing.extend(renamed);
+    let named_only: Vec<AddedToken> = ordinary
+        .filter(|token| is_named(&token.content))
+        .filter(|token| missing.iter().all(|other| other.content != token.content))
+        .cloned()
+        .collect();
+    missing.extend(named_only);
     for token in &mut missing {
         token.special |= is_named(&token.content);
     }

@@ -6,11 +6,13 @@ use std::path::Path;
 
 use mlx_core::safetensors::save;
 use mlx_core::{Array, Error, ErrorKind, Result, Safetensors, zeros};
-use mlx_nn::{AdaptableLayer, Layout, Visit};
+use mlx_nn::Layout;
 use serde_json::{Map, Value, json};
 
 use super::peft::{self, Settings};
-use super::{AdapterConfig, AdapterKind, CONFIG, WEIGHTS, load_lazily, report, shortest, write};
+use super::{
+    AdapterConfig, AdapterKind, CONFIG, Layouts, WEIGHTS, load_lazily, report, shortest, write,
+};
 use crate::checkpoint::weights::read_json;
 use crate::model::Model;
 
@@ -141,6 +143,11 @@ fn of_mlx(label: &str, dir: &Path, config: &Value) -> Result<Read> {
 
 fn of_peft(label: &str, dir: &Path, config: &Value) -> Result<Read> {
     let settings = Settings::read(label, config)?;
+    if !settings.parameters().is_empty() {
+        let message =
+            format!("{label}: target_parameters: mlx-lm and PEFT have experts in different forms");
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
     let file = Safetensors::open(dir.join(peft::WEIGHTS))?;
     let mut layers: BTreeMap<String, Parts> = BTreeMap::new();
     for name in file.names() {
@@ -153,12 +160,13 @@ fn of_peft(label: &str, dir: &Path, config: &Value) -> Result<Read> {
         let parts = layers.entry(layer.to_owned()).or_default();
         parts.0.insert(part, array);
     }
-    // mlx-lm has one scale; that of a layer with another rank goes into B.
-    let scales = layers
+    // mlx-lm has one scale; that of a layer with another rank or alpha goes into B.
+    let scales: Vec<f32> = layers
         .keys()
-        .map(|layer| settings.scale(settings.rank(layer) as i32));
-    let scales: Vec<f32> = scales.collect();
-    let scale = scales.iter().copied().fold(0.0, f32::max);
+        .map(|layer| settings.own_scale(layer))
+        .collect();
+    let larger = |a: f32, b: f32| if b.abs() > a.abs() { b } else { a };
+    let scale = scales.iter().copied().fold(0.0, larger);
     for (parts, own) in layers.values_mut().zip(scales) {
         if let (true, Some(b)) = (own != scale, parts.0.get_mut("lora_b")) {
             *b = b.multiply(own / scale)?;
@@ -238,25 +246,6 @@ impl Read {
             }
         }
         Ok(self)
-    }
-}
-
-/// The layouts of the layers that can have adapters.
-#[derive(Default)]
-struct Layouts(BTreeMap<String, Layout>);
-
-impl Layouts {
-    fn of(model: &dyn Model) -> Result<Self> {
-        let mut layouts = Self::default();
-        model.visit(&mut mlx_nn::Path::default(), &mut layouts)?;
-        Ok(layouts)
-    }
-}
-
-impl Visit for Layouts {
-    fn adaptable(&mut self, path: &mlx_nn::Path, layer: AdaptableLayer<'_>) -> Result<()> {
-        self.0.insert(path.as_str().to_owned(), layer.layout);
-        Ok(())
     }
 }
 

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mlx_core::{Array, Error, ErrorKind, Result, Safetensors};
+use mlx_core::{Array, DType, Error, ErrorKind, Result, Safetensors};
 use mlx_nn::{AdaptableLayer, Layout, Module, Path as Name, Piece, Rules, Visit, Weight};
 use serde_json::Value;
 
-use super::{AdapterKind, CONFIG, Found, made, report, spread};
+use super::{Adapted, AdapterKind, CONFIG, Found, Layouts, made, report, spread};
 use crate::model::Model;
 
+mod parameters;
 mod settings;
 
 pub(super) use settings::Settings;
@@ -27,7 +28,8 @@ pub(super) fn read(dir: &Path, config: &Value, model: &dyn Model) -> Result<Foun
         )
     };
     let settings = Settings::read(&label, config)?;
-    let rules = model.names().published();
+    let rules = model.names().published().and(&parameters::names());
+    let layouts = Layouts::of(model)?;
     let file = Safetensors::open(dir.join(WEIGHTS))?;
     let mut tensors = BTreeMap::new();
     let mut faults = Vec::new();
@@ -41,14 +43,39 @@ pub(super) fn read(dir: &Path, config: &Value, model: &dyn Model) -> Result<Foun
             faults.push(format!("{published}: not a tensor of a LoRA adapter"));
             continue;
         };
-        if !settings.selects(layer) {
+        let is_there = |name: &str| layouts.of_tensor(&rules, name).is_some();
+        let parameter = match parameters::of(&settings, layer, is_there) {
+            Ok(parameter) => parameter,
+            Err(fault) => {
+                faults.push(format!("{published}: {fault}"));
+                continue;
+            }
+        };
+        if parameter.is_none() && !settings.selects(layer) {
             faults.push(format!("{published}: {CONFIG} does not choose this layer"));
             continue;
         }
         let array = file.array(published)?;
-        let rank = settings.rank(layer);
+        let adapted = parameter.as_deref().unwrap_or(layer);
+        let rank = settings.rank(adapted);
+        let experts = parameter
+            .as_deref()
+            .filter(|name| layouts.of_tensor(&rules, name) == Some(Layout::Experts));
+        let array = match experts {
+            None => array,
+            Some(_) => match parameters::of_experts(part, &array, rank)? {
+                Some(array) => array,
+                None => {
+                    let shape = array.shape();
+                    faults.push(format!(
+                        "{published}: {shape:?} is not of the rank {rank} that {CONFIG} gives"
+                    ));
+                    continue;
+                }
+            },
+        };
         let ranked = match part {
-            "lora_a" => array.shape().first(),
+            "lora_a" if experts.is_none() => array.shape().first(),
             "lora_b" => array.shape().last(),
             _ => None,
         };
@@ -61,7 +88,18 @@ pub(super) fn read(dir: &Path, config: &Value, model: &dyn Model) -> Result<Foun
         }
         // PEFT's matrices are transposed.
         let array = if array.ndim() == 2 { array.t()? } else { array };
-        if let Err(fault) = spread(&rules, layer, part, &array, &mut tensors)? {
+        // Factors that differ from module to module become part of B.
+        let array = match (part, settings.scale(1)) {
+            ("lora_b", None) => array
+                .astype(DType::F32)?
+                .multiply(settings.own_scale(adapted))?,
+            _ => array,
+        };
+        let place = match &parameter {
+            Some(name) => Adapted::Tensor(name),
+            None => Adapted::Module(layer),
+        };
+        if let Err(fault) = spread(&rules, place, part, &array, &mut tensors)? {
             faults.push(format!("{published}: {fault}"));
         }
     }
@@ -73,7 +111,7 @@ pub(super) fn read(dir: &Path, config: &Value, model: &dyn Model) -> Result<Foun
         &label,
         model,
         tensors,
-        &|rank| settings.scale(rank),
+        &|rank| settings.scale(rank).unwrap_or(1.0),
         settings.dropout as f32,
         settings.kind,
     )

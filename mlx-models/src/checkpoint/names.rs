@@ -2,6 +2,8 @@
 
 use mlx_nn::{Rule, Rules};
 
+pub(crate) use crate::config::OF_OTHER_TOWER;
+
 /// Prefixes of tensors that belong to other towers of a multimodal checkpoint.
 const OTHER_TOWERS: [&str; 16] = [
     "vision_tower.",
@@ -94,9 +96,8 @@ pub(crate) fn prefixes(nested: bool, bare: bool) -> Rules {
         "computed from config.json",
     )];
     for tower in OTHER_TOWERS.iter().filter(|_| nested) {
-        const REASON: &str = "not of the text model";
-        rules.push(Rule::drop(&format!("{tower}*"), REASON));
-        rules.push(Rule::drop(&format!("model.{tower}*"), REASON));
+        rules.push(Rule::drop(&format!("{tower}*"), OF_OTHER_TOWER));
+        rules.push(Rule::drop(&format!("model.{tower}*"), OF_OTHER_TOWER));
     }
     rules.push(Rule::rename("model.language_model.*", "model.*"));
     rules.push(Rule::rename("language_model.*", "*"));

@@ -9,6 +9,9 @@ use super::Config;
 /// numbers. Also the key under which a config has it once it is read.
 pub(crate) const TOKEN_MAP: &str = "engram_token_map";
 
+/// Why tensors of other towers of a multimodal checkpoint are dropped.
+pub(crate) const OF_OTHER_TOWER: &str = "not of the text model";
+
 /// What a model is built from.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {

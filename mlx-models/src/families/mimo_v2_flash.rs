@@ -6,7 +6,7 @@ use mlx_nn::{LayerKind, Rule, Rules};
 
 use crate::config::keys::{self, Defaults, ExpertsDefaults, RopeEntry};
 use crate::config::plan::{AttentionPlan, DecoderConfig};
-use crate::config::{Config, Source};
+use crate::config::{Config, OF_OTHER_TOWER, Source};
 use crate::decoders::pre_norm::Decoder;
 
 /// transformers' defaults for keys that a config leaves out.
@@ -163,9 +163,9 @@ fn attentions(c: &Config, config: &DecoderConfig) -> Result<Vec<AttentionPlan>> 
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let mut rules = vec![
         Rule::drop("model.mtp.*", "of a head for multi-token prediction"),
-        Rule::drop("visual.*", "not of the text model"),
-        Rule::drop("audio_encoder.*", "not of the text model"),
-        Rule::drop("speech_embeddings.*", "not of the text model"),
+        Rule::drop("visual.*", OF_OTHER_TOWER),
+        Rule::drop("audio_encoder.*", OF_OTHER_TOWER),
+        Rule::drop("speech_embeddings.*", OF_OTHER_TOWER),
         Rule::rename("*.self_attn.attention_sink_bias", "*.self_attn.sinks").written(),
     ];
     let config = config(source.config)?;

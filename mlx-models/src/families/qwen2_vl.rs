@@ -4,8 +4,8 @@
 use mlx_core::Result;
 use mlx_nn::{Rule, Rules};
 
-use crate::config::Source;
 use crate::config::keys::{self, Defaults};
+use crate::config::{OF_OTHER_TOWER, Source};
 use crate::decoders::pre_norm::Decoder;
 use crate::families::qwen2;
 
@@ -41,10 +41,10 @@ pub(crate) fn load(source: &Source<'_>) -> Result<Decoder> {
     Decoder::new(&config)
 }
 
-/// The rule that drops the tensors of the vision tower, which published files also hold.
+/// The rules that drop the tensors of the vision tower, which published files and adapters also hold.
 pub(crate) fn names(_source: &Source<'_>) -> Result<Rules> {
-    Ok(Rules::from([Rule::drop(
-        "visual.*",
-        "not of the text model",
-    )]))
+    let places = ["visual.*", "model.visual.*"];
+    Ok(Rules::from(
+        places.map(|place| Rule::drop(place, OF_OTHER_TOWER)),
+    ))
 }

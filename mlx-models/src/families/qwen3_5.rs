@@ -7,7 +7,7 @@ use mlx_nn::{Activation, DeltaConfig, LayerKind, QkNorm, RecurrenceConfig, Rule,
 use crate::config::keys::{self, Defaults};
 use crate::config::plan::DecoderConfig;
 use crate::config::rope::Dialect;
-use crate::config::{Bits, Config, Source};
+use crate::config::{Bits, Config, OF_OTHER_TOWER, Source};
 use crate::decoders::causal_lm::CausalLm;
 use crate::decoders::pre_norm::{Decoder, PreNormLayer};
 use crate::draft_heads::mtp::{Mtp, norm_offset};
@@ -145,7 +145,7 @@ pub(crate) fn expert_names() -> [Rule; 3] {
 /// the convolutions decide which of the two a file is.
 pub(crate) fn names(source: &Source<'_>) -> Result<Rules> {
     let (c, tensors) = (source.config, source.tensors);
-    let mut rules = vec![Rule::drop("model.visual.*", "not of the text model")];
+    let mut rules = vec![Rule::drop("model.visual.*", OF_OTHER_TOWER)];
     rules.extend(expert_names());
     let published = keys::has_published_convolutions(tensors, ".conv1d.weight")?;
     if published {

@@ -74,12 +74,12 @@ impl TokenizerConfig {
                 files.locate(CONFIG)
             )));
         }
-        let mut custom = custom_named(&mut values)?;
         if !truthy(values.get("extra_special_tokens"))
             && let Some(old) = values.shift_remove("additional_special_tokens")
         {
             values.insert("extra_special_tokens".to_owned(), old);
         }
+        let mut custom = custom_named(&mut values)?;
         let added = match values.get("added_tokens_decoder") {
             Some(found) => added_tokens_decoder(found)?,
             None => {
@@ -87,6 +87,12 @@ impl TokenizerConfig {
                 legacy_added_tokens(files, &values, in_tokenizer_json)?
             }
         };
+        // Beside a map of names the older key counts too, or that of special_tokens_map.json.
+        if !values.contains_key("extra_special_tokens")
+            && let Some(old) = values.shift_remove("additional_special_tokens")
+        {
+            values.insert("extra_special_tokens".to_owned(), old);
+        }
         let by_content: BTreeMap<&str, &AddedToken> = added
             .values()
             .map(|token| (token.content.as_str(), token))

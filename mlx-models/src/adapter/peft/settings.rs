@@ -28,7 +28,8 @@ const HARMLESS: [&str; 14] = [
 ];
 
 /// Keys that [`Settings`] reads.
-const READ: [&str; 14] = [
+const READ: [&str; 16] = [
+    "alpha_pattern",
     "bias",
     "exclude_modules",
     "init_lora_weights",
@@ -39,6 +40,7 @@ const READ: [&str; 14] = [
     "r",
     "rank_pattern",
     "target_modules",
+    "target_parameters",
     "task_type",
     "use_dora",
     "use_rslora",
@@ -53,11 +55,13 @@ pub(in crate::adapter) struct Settings {
     pub kind: AdapterKind,
     pub dropout: f64,
     alpha: f64,
+    alphas: Vec<(Regex, f64)>,
     /// rsLoRA (Kalajdzievski, arXiv:2312.03732): alpha is divided by the root of the rank.
     by_root: bool,
     rank: i64,
     ranks: Vec<(Regex, i64)>,
     targets: Option<Modules>,
+    parameters: Vec<String>,
     excluded: Option<Modules>,
     layers: Option<Layers>,
 }
@@ -74,12 +78,15 @@ impl Modules {
     fn contains(&self, path: &str) -> bool {
         match self {
             Self::Pattern(pattern) => pattern.is_match(path),
-            Self::Names(names) => names.iter().any(|name| {
-                path.strip_suffix(name.as_str())
-                    .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-            }),
+            Self::Names(names) => names.iter().any(|name| is_end(path, name)),
         }
     }
+}
+
+/// Whether a path is `name`, or ends with it after a point.
+fn is_end(path: &str, name: &str) -> bool {
+    let rest = path.strip_suffix(name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 /// A choice of layers by their numbers, and the place of the number in a path.
@@ -146,13 +153,18 @@ impl Settings {
             },
             dropout: reader.number("lora_dropout", 0.0)?,
             alpha: reader.number("lora_alpha", 8.0)?,
+            alphas: reader.patterns("alpha_pattern", |key, alpha| match alpha.as_f64() {
+                Some(alpha) => Ok(alpha),
+                None => reader.wrong(key, "a number", alpha),
+            })?,
             by_root: reader.flag("use_rslora")?,
             rank: match &config["r"] {
                 Value::Null => 8,
                 rank => reader.integer("r", rank)?,
             },
-            ranks: reader.ranks()?,
+            ranks: reader.patterns("rank_pattern", |key, rank| reader.integer(key, rank))?,
             targets: reader.modules("target_modules")?,
+            parameters: reader.strings("target_parameters")?,
             excluded: reader.modules("exclude_modules")?,
             layers: reader.layers()?,
         })
@@ -161,8 +173,30 @@ impl Settings {
     /// Whether PEFT adapts the module at this path.
     pub fn selects(&self, path: &str) -> bool {
         !self.excluded.as_ref().is_some_and(|out| out.contains(path))
-            && self.targets.as_ref().is_none_or(|in_| in_.contains(path))
-            && self.layers.as_ref().is_none_or(|in_| in_.contains(path))
+            && match &self.targets {
+                None => self.in_layers(path),
+                Some(Modules::Names(names)) if !names.iter().any(|name| name == path) => {
+                    self.targets.as_ref().is_some_and(|in_| in_.contains(path))
+                        && self.in_layers(path)
+                }
+                // Modules that a whole path or an expression names are chosen in every layer.
+                Some(in_) => in_.contains(path),
+            }
+    }
+
+    /// The parameters that are adapted apart from modules: whole names, or their last parts.
+    pub fn parameters(&self) -> &[String] {
+        &self.parameters
+    }
+
+    /// Whether PEFT adapts the parameter of this name.
+    pub fn wraps(&self, name: &str) -> bool {
+        let names = self.parameters.iter();
+        names.map(String::as_str).any(|own| is_end(name, own))
+    }
+
+    fn in_layers(&self, path: &str) -> bool {
+        self.layers.as_ref().is_none_or(|in_| in_.contains(path))
     }
 
     /// The rank of the adapter of the module at this path.
@@ -171,10 +205,21 @@ impl Settings {
         own.map_or(self.rank, |(_, rank)| *rank)
     }
 
-    /// The factor by which the product of A and B is multiplied.
-    pub fn scale(&self, rank: i32) -> f32 {
-        let rank = f64::from(rank);
-        (self.alpha / if self.by_root { rank.sqrt() } else { rank }) as f32
+    /// The factor by which the product of A and B is multiplied, if all modules have the same alpha.
+    pub fn scale(&self, rank: i32) -> Option<f32> {
+        let is_shared = self.alphas.is_empty();
+        is_shared.then(|| self.scaled(self.alpha, f64::from(rank)))
+    }
+
+    /// The factor by which the product of A and B of the module at this path is multiplied.
+    pub fn own_scale(&self, path: &str) -> f32 {
+        let own = self.alphas.iter().find(|(name, _)| name.is_match(path));
+        let alpha = own.map_or(self.alpha, |(_, alpha)| *alpha);
+        self.scaled(alpha, self.rank(path) as f64)
+    }
+
+    fn scaled(&self, alpha: f64, rank: f64) -> f32 {
+        (alpha / if self.by_root { rank.sqrt() } else { rank }) as f32
     }
 }
 
@@ -290,18 +335,22 @@ impl Reader<'_> {
         Ok(Some(Layers { numbers, places }))
     }
 
-    fn ranks(&self) -> Result<Vec<(Regex, i64)>> {
-        const KEY: &str = "rank_pattern";
-        match &self.config[KEY] {
+    /// Values of the modules whose path, or the end of it after a point, matches an expression.
+    fn patterns<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&str, &Value) -> Result<T>,
+    ) -> Result<Vec<(Regex, T)>> {
+        match &self.config[key] {
             Value::Null => Ok(Vec::new()),
             Value::Object(map) => map
                 .iter()
-                .map(|(name, rank)| {
-                    let place = self.regex(KEY, &format!(r"^(?:.*\.)?(?:{name})$"))?;
-                    Ok((place, self.integer(KEY, rank)?))
+                .map(|(name, value)| {
+                    let place = self.regex(key, &format!(r"^(?:.*\.)?(?:{name})$"))?;
+                    Ok((place, read(key, value)?))
                 })
                 .collect(),
-            found => self.wrong(KEY, "an object", found),
+            found => self.wrong(key, "an object", found),
         }
     }
 }
