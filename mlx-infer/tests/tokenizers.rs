@@ -465,6 +465,38 @@ fn named_tokens_are_special() {
     }
 }
 
+/// A token whose flags tokenizer_config.json changes keeps them when its name makes it special, and beside a map of names
+/// the list of special_tokens_map.json counts.
+#[test]
+fn named_tokens_keep_their_flags() {
+    let (id, text) = (353, "<tool_call>");
+    let strip = |json: &mut Value| {
+        json["tokenizer_class"] = "PreTrainedTokenizerFast".into();
+        json["eos_token"] = text.into();
+        json["added_tokens_decoder"] = serde_json::json!({"353": {
+            "content": text, "lstrip": true, "rstrip": false, "single_word": false,
+            "normalized": false, "special": false,
+        }});
+    };
+    let (_dir, tokenizer) = changed("qwen", &[("tokenizer_config.json", &strip)]);
+    assert!(tokenizer.is_special(text));
+    // `lstrip` takes the space before the token.
+    let spaced = tokenizer.encode(&format!("a {text}"), false).unwrap();
+    let joined = tokenizer.encode(&format!("a{text}"), false).unwrap();
+    assert_eq!(spaced, joined);
+    assert_eq!(spaced.last(), Some(&id));
+
+    let map = |json: &mut Value| {
+        json["tokenizer_class"] = "PreTrainedTokenizerFast".into();
+        json["extra_special_tokens"] = serde_json::json!({"call_token": text});
+    };
+    let (dir, _) = changed("qwen", &[("tokenizer_config.json", &map)]);
+    let listed = r#"{"additional_special_tokens": ["<new>"]}"#;
+    std::fs::write(dir.path().join("special_tokens_map.json"), listed).unwrap();
+    let tokenizer = Tokenizer::load(&Files::directory(dir.path()).unwrap()).unwrap();
+    assert!(tokenizer.is_special("<new>") && tokenizer.is_special(text));
+}
+
 /// Without the pipeline of its class the ids would differ: the file alone does not determine them.
 #[test]
 fn the_class_decides() {

@@ -437,6 +437,31 @@ fn formats_are_exchanged() {
     assert!(exchanged.len() >= 5, "{exchanged:?}");
 }
 
+/// The one scale of mlx-lm has the sign of the largest of PEFT's.
+#[test]
+fn negative_alphas_are_exchanged() {
+    for patch in [
+        json!({"lora_alpha": -6}),
+        json!({"lora_alpha": -6, "alpha_pattern": {"k_proj": 3}}),
+        json!({"lora_alpha": 0}),
+    ] {
+        let from = patched("peft-qwen3", &patch);
+        let mut of_source = model("qwen3");
+        adapter::load(from.path(), of_source.as_mut()).unwrap();
+        let to = from.path().join("to");
+        adapter::convert(from.path(), model("qwen3").as_mut(), None, &to).unwrap();
+        let mut read = model("qwen3");
+        adapter::load(&to, read.as_mut()).unwrap();
+        let (found, expected) = (logits(read.as_ref()), logits(of_source.as_ref()));
+        assert!(found.iter().all(|x| x.is_finite()), "{patch}");
+        assert!(
+            off(&found, &expected) < 1e-5,
+            "{patch}: {}",
+            off(&found, &expected)
+        );
+    }
+}
+
 /// Layers of different ranks and a full fine-tuning.
 #[test]
 fn ranks_are_padded_and_full_parameters_refused() {
