@@ -486,15 +486,22 @@ fn named_tokens_keep_their_flags() {
     assert_eq!(spaced, joined);
     assert_eq!(spaced.last(), Some(&id));
 
-    let map = |json: &mut Value| {
-        json["tokenizer_class"] = "PreTrainedTokenizerFast".into();
-        json["extra_special_tokens"] = serde_json::json!({"call_token": text});
-    };
-    let (dir, _) = changed("qwen", &[("tokenizer_config.json", &map)]);
-    let listed = r#"{"additional_special_tokens": ["<new>"]}"#;
-    std::fs::write(dir.path().join("special_tokens_map.json"), listed).unwrap();
-    let tokenizer = Tokenizer::load(&Files::directory(dir.path()).unwrap()).unwrap();
-    assert!(tokenizer.is_special("<new>") && tokenizer.is_special(text));
+    // Its file is read if tokenizer_config.json does not list the added tokens.
+    for is_listed in [true, false] {
+        let map = |json: &mut Value| {
+            json["tokenizer_class"] = "PreTrainedTokenizerFast".into();
+            json["extra_special_tokens"] = serde_json::json!({"call_token": text});
+            if !is_listed {
+                json.as_object_mut().unwrap().remove("added_tokens_decoder");
+            }
+        };
+        let (dir, _) = changed("qwen", &[("tokenizer_config.json", &map)]);
+        let names = r#"{"additional_special_tokens": ["<new>"]}"#;
+        std::fs::write(dir.path().join("special_tokens_map.json"), names).unwrap();
+        let tokenizer = Tokenizer::load(&Files::directory(dir.path()).unwrap()).unwrap();
+        assert!(tokenizer.is_special(text));
+        assert_eq!(tokenizer.is_special("<new>"), !is_listed);
+    }
 }
 
 /// Without the pipeline of its class the ids would differ: the file alone does not determine them.
