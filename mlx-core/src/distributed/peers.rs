@@ -1,5 +1,5 @@
-//! Small sums and gathers of the GPUs of one machine as exchanges over each other's memory, which take a third of the time
-//! of NCCL's.
+//! Small sums and gathers of the GPUs of one machine as exchanges over each other's memory, which take less time than those
+//! of NCCL.
 
 use std::sync::OnceLock;
 

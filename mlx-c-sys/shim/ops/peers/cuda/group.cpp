@@ -17,7 +17,8 @@ namespace {
 
 namespace mxd = mx::distributed;
 
-// The largest message of all ranks together. Up to it an exchange takes less time than NCCL's on a machine with NVLink.
+// The largest message of all ranks together. On H200 with NVLink a sum of 1 MiB of two ranks takes less time than NCCL's, and
+// one of 512 KiB of four as long.
 constexpr int64_t most_bytes = 2 << 20;
 
 // The bytes of a message of one rank, and the units of the memory for it.
