@@ -9,6 +9,7 @@ use mlx_nn::{AdaptableLayer, Layout, Module, Path as Name, Piece, Rules, Visit, 
 use serde_json::Value;
 
 use super::{Adapted, AdapterKind, CONFIG, Found, Layouts, made, report, spread};
+use crate::checkpoint::names::joined_expert_names;
 use crate::model::Model;
 
 mod parameters;
@@ -28,7 +29,7 @@ pub(super) fn read(dir: &Path, config: &Value, model: &dyn Model) -> Result<Foun
         )
     };
     let settings = Settings::read(&label, config)?;
-    let rules = model.names().published().and(&parameters::names());
+    let rules = model.names().published().and(&joined_expert_names());
     let layouts = Layouts::of(model)?;
     let file = Safetensors::open(dir.join(WEIGHTS))?;
     let mut tensors = BTreeMap::new();

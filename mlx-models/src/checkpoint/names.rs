@@ -3,6 +3,7 @@
 use mlx_nn::{Rule, Rules};
 
 pub(crate) use crate::config::OF_OTHER_TOWER;
+pub(crate) use crate::config::keys::joined_expert_names;
 
 /// Prefixes of tensors that belong to other towers of a multimodal checkpoint.
 const OTHER_TOWERS: [&str; 16] = [

@@ -17,7 +17,7 @@ mod streams;
 pub(crate) use experts::{
     DeepSeekExperts, ExpertsDefaults, bounded_gate, corrected_routing, deepseek_expert_names,
     deepseek_experts, deepseek_experts_by_types, experts, experts_by_types, experts_of,
-    routed_experts, shared_expert, sparse_layers,
+    joined_expert_names, routed_experts, shared_expert, sparse_layers,
 };
 pub(crate) use latent::{LatentDefaults, check_index, latent};
 pub(crate) use layers::{

@@ -2,7 +2,6 @@
 //! experts in two tensors, and PEFT wraps the module of the experts once for each of them.
 
 use mlx_core::{Array, Result};
-use mlx_nn::{Rule, Rules};
 
 use super::settings::Settings;
 
@@ -11,24 +10,6 @@ const INNER: &str = ".base_layer";
 
 /// Parameters of one module in transformers' order, which is that of the wrappers, the innermost first.
 const ORDER: [&str; 2] = ["gate_up_proj", "down_proj"];
-
-/// transformers' names of the experts' tensors, for families whose files have one matrix for each expert.
-pub(super) fn names() -> Rules {
-    Rules::from([
-        Rule::split(
-            "*.mlp.experts.gate_up_proj",
-            1,
-            [
-                ("*.mlp.switch_mlp.gate_proj.weight", 1),
-                ("*.mlp.switch_mlp.up_proj.weight", 1),
-            ],
-        ),
-        Rule::rename(
-            "*.mlp.experts.down_proj",
-            "*.mlp.switch_mlp.down_proj.weight",
-        ),
-    ])
-}
 
 /// The parameter whose adapter stands at this path; `None` if it is the adapter of a module. `is_there` tells whether the
 /// model has a parameter. The inner error is a fault of the adapter.

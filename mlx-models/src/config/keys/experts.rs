@@ -307,6 +307,13 @@ pub(crate) fn deepseek_expert_names() -> Rules {
         .written(),
         Rule::rename("*.mlp.shared_experts.*", "*.mlp.shared_expert.*").written(),
         Rule::stack("*.mlp.experts.#.*", "*.mlp.switch_mlp.*"),
+    ])
+    .and(&joined_expert_names())
+}
+
+/// The rules for transformers' two tensors with the matrices of all experts of a layer.
+pub(crate) fn joined_expert_names() -> Rules {
+    Rules::from([
         Rule::split(
             "*.mlp.experts.gate_up_proj",
             1,
